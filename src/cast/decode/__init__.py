@@ -1,0 +1,7 @@
+"""The one decoding loop of all methods, its timer, and the public `generate`."""
+
+from cast.decode.generate import Generation, generate
+from cast.decode.loop import decode
+from cast.decode.proposers import METHODS, make_proposer
+
+__all__ = ["METHODS", "Generation", "decode", "generate", "make_proposer"]

@@ -1,0 +1,124 @@
+"""The public entry to the decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cast.decode.loop import Run, decode
+from cast.decode.proposers import make_proposer
+from cast.errors import CastError
+from cast.models import Pair, Target
+from cast.verify import GreedySelector, SampledSelector
+from cast.verify.select import LogitsProcessor
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The result of `generate`.
+
+    Attributes:
+        tokens: int64 [T], the new tokens (without the prompt), on the CPU.
+        committed: R of each round: accepted tokens and the target's own. The prefill's token is not
+            counted, and the last round is not truncated.
+        prefill_ms, decode_ms: wall time of the prompt pass and of the timed window.
+        ms_per_token: decode_ms over all new tokens, the prefill's included, for every method.
+        run: everything else the loop recorded.
+    """
+
+    tokens: Tensor
+    committed: list[int]
+    prefill_ms: float
+    decode_ms: float
+    ms_per_token: float
+    run: Run
+
+
+def generate(
+    pair: Pair,
+    input_ids: Tensor,
+    method: str = "cast",
+    budget: int = 63,
+    max_new_tokens: int = 256,
+    temperature: float = 0.0,
+    seed: int = 0,
+    top_k: int = 8,
+    block_size: int | None = None,
+    stop_token_ids: Collection[int] | None = None,
+    logits_processor: LogitsProcessor | None = None,
+    on_tokens: Callable[[list[int]], None] | None = None,
+    traced: bool = False,
+) -> Generation:
+    """Generate with one of the methods. In fp32 all of them emit the same greedy tokens.
+
+    Args:
+        pair: a loaded target, with a drafter unless `method` is "autoregressive".
+        input_ids: int [T] or [1, T], the prompt.
+        method: "autoregressive", "dflash" (top-1 chain) or "cast" (best-first tree).
+        budget: nodes N of the cast tree.
+        max_new_tokens: at least 1.
+        temperature: 0 decodes greedily; above 0 samples, and the output keeps the target's law.
+        seed: of the sampler.
+        top_k: tokens of each position that the cast tree may use.
+        block_size: draft a shorter block than the head's own.
+        stop_token_ids: None takes the model's own, [] none.
+        logits_processor: as in transformers, (input_ids [1, T], logits [1, V]) to logits [1, V]; applied
+            after the temperature.
+        on_tokens: called with the new tokens (list of int) of each round.
+        traced: record time by stage in `run.trace_ms`; the run is slower for it.
+
+    Raises:
+        CastError: an argument out of range, an empty prompt, a sequence longer than the model allows, or
+            NaN logits.
+    """
+    prompt = _check_prompt(pair.target, input_ids, max_new_tokens)
+    if temperature < 0:
+        raise CastError(f"temperature must be 0 or more, not {temperature}")
+    proposer = make_proposer(pair, method, budget=budget, top_k=top_k, block_size=block_size)
+    if temperature == 0:
+        selector = GreedySelector(logits_processor)
+    else:
+        selector = SampledSelector(temperature, seed, pair.device, logits_processor)
+    run = decode(
+        pair.target,
+        proposer,
+        selector,
+        prompt,
+        max_new_tokens=max_new_tokens,
+        stop_token_ids=frozenset(pair.target.stop_token_ids if stop_token_ids is None else stop_token_ids),
+        on_tokens=on_tokens,
+        traced=traced,
+    )
+    return Generation(
+        tokens=torch.tensor(run.tokens),
+        committed=run.committed,
+        prefill_ms=run.prefill_ms,
+        decode_ms=run.decode_ms,
+        ms_per_token=run.decode_ms / len(run.tokens),
+        run=run,
+    )
+
+
+def _check_prompt(target: Target, input_ids: Tensor, max_new_tokens: int) -> Tensor:
+    prompt = torch.as_tensor(input_ids)
+    if prompt.dim() == 2 and prompt.shape[0] == 1:
+        prompt = prompt[0]
+    if prompt.dim() != 1:
+        raise CastError(f"input_ids must have shape [T] or [1, T], not {list(prompt.shape)}")
+    if prompt.numel() == 0:
+        raise CastError("the prompt is empty; give at least one token")
+    if prompt.is_floating_point() or prompt.dtype == torch.bool:
+        raise CastError(f"input_ids must be integers, not {prompt.dtype}")
+    if prompt.min() < 0 or prompt.max() >= target.vocab_size:
+        raise CastError(f"input_ids holds a token outside the target's vocabulary of {target.vocab_size}")
+    if max_new_tokens < 1:
+        raise CastError(f"max_new_tokens must be at least 1, not {max_new_tokens}")
+    if len(prompt) + max_new_tokens > target.max_positions:
+        raise CastError(
+            f"a prompt of {len(prompt)} tokens and {max_new_tokens} new ones pass the model's maximum of "
+            f"{target.max_positions}"
+        )
+    return prompt.to(target.device, torch.int64)

@@ -1,0 +1,9 @@
+"""The one exception users meet."""
+
+
+class CastError(Exception):
+    """A problem the user can act on, told in one line.
+
+    The message says what is wrong and, after a semicolon, what would be right. Scripts print it as
+    ``error: <message>`` and exit with code 2; it never needs a traceback to be understood.
+    """

@@ -1,0 +1,4 @@
+"""Measurement protocols, their records and statistics.
+
+``records``, ``statistics`` and ``files`` are torch-free; the protocols load a model.
+"""

@@ -1,0 +1,244 @@
+"""What a job has measured so far, kept beside its output so that a second run continues.
+
+``<output>.partial`` is a text file. Its first line holds the digest of what is measured (configuration and code) and
+the claim of the process that measures; each further line is one finished unit (a prompt, a packed count) with its
+rows. Killing the process at any moment loses at most the unit in progress.
+
+* Another digest: the rows belong to another measurement and are discarded, with a note.
+* A living claimant: the second process is refused by name, so two never write one record.
+* A torn last line, from a kill or a full disk, is cut off.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import fcntl
+import io
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cast.errors import CastError
+
+# A claim from another host counts as alive while its heartbeat is younger than this.
+STALE_AFTER_S = 600.0
+_HEADER_BYTES = 512  # fixed, so that the heartbeat is rewritten in place
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One finished unit: its ``key``, its content, the session that measured it and the seconds it took."""
+
+    key: str
+    content: Any
+    session: str
+    elapsed_s: float
+
+
+@dataclass
+class Claim:
+    """Who measures: host, process and, on a cluster, its job; ``heartbeat`` in seconds since the epoch."""
+
+    host: str
+    pid: int
+    slurm_job_id: str
+    heartbeat: float
+
+    def __str__(self) -> str:
+        job = f", Slurm job {self.slurm_job_id}" if self.slurm_job_id else ""
+        return f"process {self.pid} on {self.host}{job}"
+
+
+class Partial:
+    """The checkpoint of one job. Use as a context manager; ``discard()`` it once the record is written.
+
+    Attributes:
+        session: id of this process's part of the measurement, for the rows it adds.
+        units: what earlier sessions finished, in the order in which they did.
+
+    Args:
+        output: the job's record; the checkpoint lies beside it.
+        digest: of configuration and code version.
+        note: told, in one line, what happened to an earlier checkpoint.
+
+    Raises:
+        CastError: another living process holds the checkpoint, or the disk refuses it.
+    """
+
+    def __init__(self, output: str | os.PathLike[str], digest: str, note: Callable[[str], None] = print) -> None:
+        self.path = Path(f"{os.fspath(output)}.partial")
+        self.session = secrets.token_hex(4)
+        self.units: list[Unit] = []
+        self._digest = digest
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Held open as long as the job lives: the lock goes with it.
+            self._file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644), "r+b")
+        except OSError as error:
+            raise _told(error, self.path) from error
+        try:
+            self._take(note)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Partial:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+
+    @property
+    def done(self) -> set[str]:
+        """Keys of the finished units."""
+        return {unit.key for unit in self.units}
+
+    @property
+    def sessions(self) -> list[str]:
+        """The sessions that finished units, this one last."""
+        return list(dict.fromkeys([*(unit.session for unit in self.units), self.session]))
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds that the finished units took, all sessions together."""
+        return sum(unit.elapsed_s for unit in self.units)
+
+    def append(self, key: str, content: Any, elapsed_s: float) -> None:
+        """Add a finished unit: JSON values, and numpy arrays as values of a dict or by themselves."""
+        unit = Unit(key, content, self.session, elapsed_s)
+        line = json.dumps(asdict(unit), default=_encode) + "\n"
+        try:
+            self._write_header()
+            self._file.seek(0, io.SEEK_END)
+            self._file.write(line.encode())
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise _told(error, self.path) from error
+        self.units.append(unit)
+
+    def restart(self) -> None:
+        """Forget what earlier sessions finished."""
+        self.units.clear()
+        self._file.truncate(_HEADER_BYTES)
+
+    def discard(self) -> None:
+        """Remove the checkpoint: its rows are in the record now."""
+        self.path.unlink(missing_ok=True)
+        self._file.close()
+
+    def _take(self, note: Callable[[str], None]) -> None:
+        earlier_digest, claim, units, end = self._read()
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CastError(
+                f"{self.path} is being written by {claim or 'another process'}; wait for it or end it"
+            ) from None
+        if claim is not None and _alive_elsewhere(claim):
+            raise CastError(f"{self.path} is being written by {claim}; wait for it or end it")
+        if earlier_digest == self._digest:
+            self.units = units
+            self._file.truncate(end)
+            if units:
+                note(f"continuing {self.path}: {len(units)} done before")
+        else:
+            self._file.truncate(0)
+            if earlier_digest is not None and units:
+                note(f"discarding {self.path}: {len(units)} done under another configuration or code version")
+        try:
+            self._write_header()
+        except OSError as error:
+            raise _told(error, self.path) from error
+
+    def _read(self) -> tuple[str | None, Claim | None, list[Unit], int]:
+        """Digest, claim, finished units and the length of the intact part; (None, None, [], 0) for a new file."""
+        self._file.seek(0)
+        digest, claim = _claim(self._file.read(_HEADER_BYTES))
+        if claim is None:
+            return None, None, [], 0
+        units, end = [], _HEADER_BYTES
+        for line in self._file:
+            try:
+                unit = Unit(**json.loads(line, object_hook=_decode))
+            except (ValueError, TypeError):
+                break
+            if not line.endswith(b"\n"):
+                break
+            units.append(unit)
+            end += len(line)
+        return digest, claim, units, end
+
+    def _write_header(self) -> None:
+        claim = Claim(socket.gethostname(), os.getpid(), os.environ.get("SLURM_JOB_ID", ""), time.time())
+        text = json.dumps({"digest": self._digest, "claim": asdict(claim)})
+        self._file.seek(0)
+        self._file.write(text.encode().ljust(_HEADER_BYTES - 1) + b"\n")
+        self._file.flush()
+
+
+def claimant(path: str | os.PathLike[str]) -> str:
+    """The living process that writes this checkpoint, in words; empty when there is none.
+
+    Raises:
+        CastError: the file cannot be opened.
+    """
+    path = Path(path)
+    try:
+        with open(path, "rb") as file:
+            claim = _claim(file.read(_HEADER_BYTES))[1]
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return str(claim or "another process")
+    except OSError as error:
+        raise CastError(f"cannot read {path} ({error.strerror}); check the folder's permissions") from error
+    return str(claim) if claim and _alive_elsewhere(claim) else ""
+
+
+def _claim(header: bytes) -> tuple[str | None, Claim | None]:
+    """Digest and claim of a checkpoint's first line; (None, None) when it has no such line."""
+    try:
+        first = json.loads(header)
+        return first["digest"], Claim(**first["claim"])
+    except (ValueError, KeyError, TypeError):
+        return None, None
+
+
+def _alive_elsewhere(claim: Claim) -> bool:
+    """A lock may not reach another host's process on a network disk; its heartbeat does."""
+    return claim.host != socket.gethostname() and 0 <= time.time() - claim.heartbeat < STALE_AFTER_S
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return {
+            "__array__": base64.b64encode(np.ascontiguousarray(value).tobytes()).decode(),
+            "dtype": value.dtype.str,
+            "shape": value.shape,
+        }
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} has no place in a checkpoint")
+
+
+def _decode(value: dict[str, Any]) -> Any:
+    if "__array__" not in value:
+        return value
+    raw = base64.b64decode(value["__array__"])
+    return np.frombuffer(raw, dtype=value["dtype"]).reshape(value["shape"]).copy()
+
+
+def _told(error: OSError, path: Path) -> CastError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return CastError(f"disk full while writing {path}; free some space and run again, what is done is kept")
+    return CastError(f"cannot write {path} ({error.strerror}); choose a place that can be written")

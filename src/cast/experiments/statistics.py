@@ -1,0 +1,295 @@
+"""Statistics of decode records: cells, settings, paired bootstrap intervals and the gap to the sweep oracle.
+
+A *cell* is one setting, domain, method and budget. Rows that failed or were traced enter no number. Two runs
+are compared only when they belong to one prompt, repeat, seed and session, so that a pair shares machine and
+moment; the repeats of a prompt are averaged before anything else, and prompts are what is resampled. A gain
+is DFlash's ms per token over the method's, minus one, as a fraction.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from cast.errors import CastError
+from cast.width import gap_points, sweep_oracle
+
+LOW_REPEAT_SHARE = 0.1  # prompts whose AR output repeats less than this are also reported alone
+CONFIDENCE = 0.95
+
+_CELL = ["setting", "domain", "method", "budget"]
+_RUN = ["prompt_id", "repeat", "seed", "session"]
+
+# What must not vary, or rows of different protocols would silently be averaged.
+_ONE_PER_DOMAIN = ["experiment", "target", "dtype", "engine", "temperature", "max_new_tokens"]
+_ONE_PER_CELL = ["drafter", "top_k", "block_size"]
+
+_VALUES_AT_ONCE = 2_000_000  # resampled values held in memory at a time
+
+# Rows of milliseconds per token, [series, prompts]: what one resampled prompt index selects together.
+Stratum = np.ndarray
+
+
+def cell_summary(decode: pd.DataFrame, *, resamples: int = 10_000, seed: int = 0) -> pd.DataFrame:
+    """One row per setting, domain, method and budget of DECODE records, sorted by these.
+
+    Each of these columns comes again as ``<name>_low_repeat``, over the prompts whose AR output has a repeat
+    share below 0.1:
+
+    * ``prompts``: measured prompts; ``prompts_paired``: those also measured with the DFlash baseline in the
+      same session; ``prompts_dropped``: measured for only one of the two, hence in no gain.
+    * ``ms_per_token``: mean over prompts; ``ms_per_token_pooled``: all decode time over all new tokens.
+    * ``r_prompt_mean``: mean over prompts of the prompt's committed tokens per round; ``r_pooled``: all
+      committed tokens over all rounds.
+    * ``speedup``: AR ms per token over the method's, on the prompts both have.
+    * ``gain`` on the paired prompts; ``gain_low``, ``gain_high``: its 95% interval, see `bootstrap_interval`;
+      NaN for one prompt and for the baseline itself.
+    * ``repeat_share``: mean over prompts; ``departures``: prompts whose output departs from the AR output.
+
+    Then ``failed_rows`` and ``reason``, the first failure's reason or "". What was not measured is NaN. With
+    several DFlash budgets in a domain the baseline is the largest one, the drafter's full block.
+
+    Raises:
+        CastError: when rows of different protocols would be averaged, e.g. two temperatures in one domain.
+    """
+    timed = _timed(decode)
+    rows = []
+    for (setting, domain), everything in decode.groupby(["setting", "domain"]):
+        views = _views(timed, setting, domain)
+        for (method, budget), cell in everything.groupby(["method", "budget"]):
+            row = {"setting": setting, "domain": domain, "method": method, "budget": int(budget)}
+            for suffix, view in views.items():
+                numbers = _cell_numbers(view, method, budget, resamples, seed)
+                row |= {f"{name}{suffix}": value for name, value in numbers.items()}
+            reasons = cell.loc[cell["status"] == "failed", "reason"]
+            rows.append(row | {"failed_rows": len(reasons), "reason": next(iter(reasons), "")})
+    return pd.DataFrame(rows)
+
+
+def setting_summary(
+    cells: pd.DataFrame, decode: pd.DataFrame, *, resamples: int = 10_000, seed: int = 0
+) -> pd.DataFrame:
+    """One row per setting, method and budget: the mean over domains of the cells' speedup and gain.
+
+    ``gain_low``, ``gain_high``: 95% interval of the mean gain, prompts resampled within each domain.
+    ``domains`` counts the domains with a gain, ``domains_missing`` those of the setting without one: such a
+    mean is over fewer domains and not comparable with the others. Gain and interval come again as
+    ``*_low_repeat``.
+
+    Args:
+        cells: `cell_summary` of ``decode``.
+        decode: the DECODE records themselves, for the intervals.
+    """
+    timed = _timed(decode)
+    rows = []
+    for setting, of_setting in cells.groupby("setting"):
+        domains = [_views(timed, setting, domain) for domain in sorted(of_setting["domain"].unique())]
+        for (method, budget), group in of_setting.groupby(["method", "budget"]):
+            row = {
+                "setting": setting,
+                "method": method,
+                "budget": int(budget),
+                "domains": int(group["gain"].notna().sum()),
+                "domains_missing": len(domains) - int(group["gain"].notna().sum()),
+                "speedup": group["speedup"].mean(),
+            }
+            for suffix in ("", "_low_repeat"):
+                pairs = [view[suffix].against_dflash(method, budget) for view in domains]
+                row[f"gain{suffix}"] = group[f"gain{suffix}"].mean()
+                row[f"gain_low{suffix}"], row[f"gain_high{suffix}"] = bootstrap_interval(
+                    [pair for pair in pairs if pair.size], _first_gain, resamples=resamples, seed=seed
+                )
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def width_gap(
+    decode: pd.DataFrame, widths: Mapping[str, int], *, resamples: int = 10_000, seed: int = 0
+) -> pd.DataFrame:
+    """One row per setting of ``widths`` (setting -> predicted width): its gain against the sweep oracle's.
+
+    Columns: ``setting``, ``width``, ``gain``, ``oracle_width``, ``oracle_gain`` (fractions, mean over
+    domains, on the prompts that DFlash and every compared width have), ``gap_points``, ``gap_low``,
+    ``gap_high`` (percentage points, at most 0), ``widths_compared`` (swept in every domain), ``reason``. The
+    interval is a percentile bootstrap, prompts resampled within each domain and the oracle chosen anew in
+    every resample: it says how far behind the best width the prediction may be. When the width was not swept
+    in every domain, the numbers are NaN and ``reason`` says so.
+    """
+    timed = _timed(decode)
+    rows = []
+    for setting, width in widths.items():
+        domains = timed.loc[timed["setting"] == setting, "domain"].unique()
+        views = [_views(timed, setting, domain)[""] for domain in sorted(domains)]
+        swept = sorted(set.intersection(*(view.cast_budgets for view in views))) if views else []
+        row = {"setting": setting, "width": width, "widths_compared": len(swept)}
+        strata = [view.aligned(view.dflash, *(view.cell("cast", n) for n in swept)) for view in views]
+        if width not in swept or not all(stratum.size for stratum in strata):
+            nothing = dict.fromkeys(["gain", "oracle_gain", "gap_points", "gap_low", "gap_high"], math.nan)
+            reason = f"width {width} and the chain were not both measured on common prompts of every domain"
+            rows.append(row | nothing | {"oracle_width": None, "reason": reason})
+            continue
+        gains = dict(zip(swept, _gains(strata).tolist(), strict=True))
+        oracle = sweep_oracle(gains)
+        place = swept.index(width)
+
+        def gap(resampled: list[Stratum], place: int = place) -> np.ndarray:
+            gain = _gains(resampled)
+            return 100.0 * (gain[place] - gain.max(axis=0))
+
+        low, high = bootstrap_interval(strata, gap, resamples=resamples, seed=seed, method="percentile")
+        rows.append(
+            row
+            | {"gain": gains[width], "oracle_width": oracle, "oracle_gain": gains[oracle]}
+            | {"gap_points": gap_points(gains, width), "gap_low": low, "gap_high": high, "reason": ""}
+        )
+    return pd.DataFrame(rows).astype({"oracle_width": "Int64"})
+
+
+def bootstrap_interval(
+    strata: Sequence[Stratum],
+    statistic: Callable[[list[Stratum]], np.ndarray],
+    *,
+    resamples: int = 10_000,
+    seed: int = 0,
+    method: str = "BCa",
+) -> tuple[float, float]:
+    """95% interval of a statistic of paired series when prompts are drawn anew within each stratum.
+
+        Args:
+            strata: per domain a ``[series, prompts]`` array; one drawn prompt brings all its series along.
+            statistic: maps the resampled strata, each ``[series, ..., prompts]``, to ``[...]``.
+            method: of `scipy.stats.bootstrap`; percentile is used where BCa is degenerate (e.g. all prompts
+    alike).
+        Returns:
+            ``(low, high)``, a function of the arguments alone; NaN when a stratum has fewer than two prompts.
+    """
+    if not strata or min(stratum.shape[-1] for stratum in strata) < 2:
+        return math.nan, math.nan
+    prompts = [np.arange(stratum.shape[-1]) for stratum in strata]
+
+    def of_drawn_prompts(*drawn: np.ndarray, axis: int) -> np.ndarray:  # prompts lie on the last axis
+        return statistic([stratum[:, index] for stratum, index in zip(strata, drawn, strict=True)])
+
+    def bootstrap(method: str, **options):
+        return stats.bootstrap(
+            prompts,
+            of_drawn_prompts,
+            axis=-1,
+            vectorized=True,
+            method=method,
+            confidence_level=CONFIDENCE,
+            **options,
+        )
+
+    batch = max(1, min(resamples, _VALUES_AT_ONCE // sum(stratum.size for stratum in strata)))
+    with warnings.catch_warnings(), np.errstate(divide="ignore", invalid="ignore"):
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
+        result = bootstrap(method, n_resamples=resamples, batch=batch, rng=np.random.default_rng(seed))
+        if not np.isfinite(result.confidence_interval).all():
+            result = bootstrap("percentile", n_resamples=0, bootstrap_result=result)
+    return tuple(float(bound) for bound in result.confidence_interval)
+
+
+class _Runs:
+    """The timed rows of one setting and domain, and what they are compared with."""
+
+    def __init__(self, rows: pd.DataFrame):
+        self.rows = rows
+        chains = rows.loc[rows["method"] == "dflash", "budget"]
+        self.dflash_budget = None if chains.empty else int(chains.max())
+        self.dflash = self.cell("dflash", self.dflash_budget) if len(chains) else rows.iloc[:0]
+        self.autoregressive = self.cell("autoregressive", 0)
+        self.cast_budgets = {int(n) for n in rows.loc[rows["method"] == "cast", "budget"].unique()}
+
+    def cell(self, method: str, budget: int) -> pd.DataFrame:
+        return self.rows[(self.rows["method"] == method) & (self.rows["budget"] == budget)]
+
+    def is_baseline(self, method: str, budget: int) -> bool:
+        return method == "dflash" and budget == self.dflash_budget
+
+    @staticmethod
+    def aligned(*cells: pd.DataFrame) -> Stratum:
+        """ms per token ``[cells, prompts]``, prompt by prompt over the runs that all cells have."""
+        series = [cell.set_index(_RUN)["ms_per_token"] for cell in cells]
+        runs = pd.concat(series, axis=1, join="inner")
+        return runs.groupby(level="prompt_id").mean().to_numpy().T
+
+    def against_dflash(self, method: str, budget: int) -> Stratum:
+        """DFlash and the method aligned; empty for the baseline itself, whose gain has no spread."""
+        if self.is_baseline(method, budget):
+            return np.empty((2, 0))
+        return self.aligned(self.dflash, self.cell(method, budget))
+
+    def low_repeat(self) -> _Runs:
+        share = self.autoregressive.groupby("prompt_id")["repeat_share"].mean()
+        return _Runs(self.rows[self.rows["prompt_id"].isin(share.index[share < LOW_REPEAT_SHARE])])
+
+
+def _views(timed: pd.DataFrame, setting: str, domain: str) -> dict[str, _Runs]:
+    """Column suffix -> the runs it reports on."""
+    runs = _Runs(timed[(timed["setting"] == setting) & (timed["domain"] == domain)])
+    return {"": runs, "_low_repeat": runs.low_repeat()}
+
+
+def _cell_numbers(runs: _Runs, method: str, budget: int, resamples: int, seed: int) -> dict[str, float]:
+    cell = runs.cell(method, budget)
+    by_prompt = cell.groupby("prompt_id")
+    totals = by_prompt[["committed_tokens", "rounds"]].sum().astype(float)
+    pair = runs.against_dflash(method, budget)
+    with_ar = runs.aligned(runs.autoregressive, cell)
+    low, high = bootstrap_interval([pair], _first_gain, resamples=resamples, seed=seed)
+    prompts = by_prompt.ngroups
+    baseline = runs.is_baseline(method, budget)
+    paired = prompts if baseline else pair.shape[1]
+    either = len(set(cell["prompt_id"]) | set(runs.dflash["prompt_id"]))
+    return {
+        "prompts": prompts,
+        "prompts_paired": paired,
+        "prompts_dropped": either - paired,
+        "ms_per_token": by_prompt["ms_per_token"].mean().mean(),
+        "ms_per_token_pooled": _ratio(cell["decode_ms"].sum(), cell["new_tokens"].sum()),
+        "r_prompt_mean": (totals["committed_tokens"] / totals["rounds"]).mean(),
+        "r_pooled": _ratio(totals["committed_tokens"].sum(), totals["rounds"].sum()),
+        "speedup": float(_gains([with_ar])[0]) + 1.0 if with_ar.size else math.nan,
+        "gain": 0.0 if baseline and prompts else float(_first_gain([pair])) if pair.size else math.nan,
+        "gain_low": low,
+        "gain_high": high,
+        "repeat_share": by_prompt["repeat_share"].mean().mean(),
+        "departures": int((by_prompt["departure"].max() >= 0).sum()),
+    }
+
+
+def _gains(strata: list[Stratum]) -> np.ndarray:
+    """``[series - 1, ...]``: first series over each other one, minus one, averaged over strata."""
+    means = [stratum.mean(axis=-1) for stratum in strata]
+    return sum(mean[0] / mean[1:] - 1.0 for mean in means) / len(means)
+
+
+def _first_gain(strata: list[Stratum]) -> np.ndarray:
+    return _gains(strata)[0]
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return float(numerator) / float(denominator) if denominator else math.nan
+
+
+def _timed(decode: pd.DataFrame) -> pd.DataFrame:
+    """The rows that enter statistics, after checking that they may be averaged."""
+    timed = decode[(decode["status"] == "measured") & ~decode["traced"].astype(bool)]
+    for columns, group in ((_ONE_PER_DOMAIN, ["setting", "domain"]), (_ONE_PER_CELL, _CELL)):
+        kinds = timed.groupby(group)[columns].nunique()
+        for column in columns:
+            mixed = kinds.index[kinds[column] > 1]
+            if len(mixed):
+                where = " ".join(map(str, mixed[0]))
+                raise CastError(f"{where}: rows with different {column}; summarise one protocol at a time")
+    repeated = timed[timed.duplicated(_CELL + _RUN)]
+    if len(repeated):
+        where = ", ".join(f"{column}={repeated[column].iloc[0]}" for column in _CELL + _RUN)
+        raise CastError(f"the run {where} occurs twice; read each record file once")
+    return timed

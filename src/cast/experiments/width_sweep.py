@@ -1,0 +1,188 @@
+"""The width sweep: every method and width on the same prompts, in one process, prompt by prompt."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cast.decode import Generation, generate
+from cast.experiments.exactness import NO_DEPARTURE, check_fp32_departure, departure, repeat_share, top_two_gap
+from cast.experiments.prompts import Prompt, encode
+from cast.models import Pair
+
+WARM_UP_TOKENS = 16
+
+
+@dataclass(frozen=True)
+class WidthSweepSpec:
+    """What to decode.
+
+    Attributes:
+        methods: among "autoregressive", "dflash", "cast".
+        budgets: tree widths N of the cast method.
+        block_size: None for the drafter's own.
+        repeats: timed runs of each prompt and method.
+        traced: one more run of the first prompt, with time by stage.
+        time_limit_s: no prompt starts that is not expected to end within it; the first always runs.
+    """
+
+    methods: tuple[str, ...]
+    budgets: tuple[int, ...]
+    max_new_tokens: int
+    temperature: float = 0.0
+    top_k: int = 8
+    block_size: int | None = None
+    seed: int = 0
+    repeats: int = 1
+    traced: bool = True
+    time_limit_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One method at one width: the unit that is timed."""
+
+    method: str
+    budget: int
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """For `generate`; only a tree is told its budget."""
+        return {"method": self.method, **({"budget": self.budget} if self.method == "cast" else {})}
+
+
+def run(
+    pair: Pair, prompts: Sequence[Prompt], spec: WidthSweepSpec, done: Collection[str] = ()
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield, for each prompt, the rows of all its methods, without the identity columns.
+
+    The order of the methods rotates by prompt, so that none always runs on a warmer or cooler machine. A
+    prompt whose first token ends it has nothing to time: its rows say so and measure nothing.
+
+    Args:
+        prompts: in their fixed order; those in `done` (ids) are skipped but keep their place in the rotation.
+    """
+    started = time.monotonic()
+    variants = _variants(pair, spec)
+    encoded = [encode_for(pair, prompt, spec.max_new_tokens) for prompt in prompts]
+    pending = [index for index, prompt in enumerate(prompts) if prompt.id not in done]
+    if pending:
+        for variant in variants:
+            _generate(pair, encoded[pending[0]], variant, spec, max_new_tokens=WARM_UP_TOKENS)
+    slowest = 0.0
+    for index in pending:
+        begun = time.monotonic()
+        if spec.time_limit_s is not None and slowest and begun - started + slowest > spec.time_limit_s:
+            return
+        turn = index % len(variants)
+        yield _prompt_rows(pair, prompts[index], index, encoded[index], variants[turn:] + variants[:turn], spec)
+        slowest = max(slowest, time.monotonic() - begun)
+
+
+def encode_for(pair: Pair, prompt: Prompt, max_new_tokens: int) -> Tensor:
+    """Token ids [T] of a prompt; for a target without tokenizer the text holds the ids themselves."""
+    if pair.tokenizer is None:
+        return torch.tensor([int(number) for number in prompt.text.split()])
+    return encode(pair.tokenizer, prompt, max_tokens=pair.target.max_positions - max_new_tokens)
+
+
+def _variants(pair: Pair, spec: WidthSweepSpec) -> list[Variant]:
+    block_size = spec.block_size or (pair.drafter.block_size if pair.drafter else 1)
+    widths = {"autoregressive": [0], "dflash": [block_size - 1], "cast": spec.budgets}
+    return [Variant(method, budget) for method in spec.methods for budget in widths[method]]
+
+
+def _generate(pair: Pair, input_ids: Tensor, variant: Variant, spec: WidthSweepSpec, **changes) -> Generation:
+    arguments = {
+        "max_new_tokens": spec.max_new_tokens,
+        "temperature": spec.temperature,
+        "top_k": spec.top_k,
+        "block_size": spec.block_size,
+        "seed": spec.seed,
+    }
+    return generate(pair, input_ids, **{**arguments, **variant.arguments, **changes})
+
+
+def _prompt_rows(
+    pair: Pair, prompt: Prompt, index: int, input_ids: Tensor, order: list[Variant], spec: WidthSweepSpec
+) -> list[dict[str, Any]]:
+    runs = [
+        (repeat, place, variant, traced, _generate(pair, input_ids, variant, spec, traced=traced))
+        for traced in ((False, True) if spec.traced and index == 0 else (False,))
+        for repeat in range(1 if traced else spec.repeats)
+        for place, variant in enumerate(order)
+    ]
+    plain = next((out.tokens.tolist() for _, _, variant, _, out in runs if variant.method == "autoregressive"), None)
+    rows = []
+    for repeat, place, variant, traced, out in runs:
+        row = {
+            "method": variant.method,
+            "budget": variant.budget,
+            "prompt_id": prompt.id,
+            "prompt_index": index,
+            "repeat": repeat,
+            "seed": spec.seed,
+            "temperature": spec.temperature,
+            "top_k": spec.top_k,
+            "block_size": spec.block_size or (pair.drafter.block_size if pair.drafter else 1),
+            "max_new_tokens": spec.max_new_tokens,
+            "order": place,
+            "traced": traced,
+            "prompt_tokens": len(input_ids),
+        }
+        if out.committed:
+            row |= _measured(out, traced) | _exactness(pair, input_ids, variant, spec, out, plain)
+        else:
+            row |= {"status": "failed", "reason": "the output ended at its first token: nothing to time"}
+        rows.append(row)
+    return rows
+
+
+def _measured(out: Generation, traced: bool) -> dict[str, Any]:
+    tokens, rounds = out.tokens.tolist(), len(out.committed)
+    speculative = out.run.drafter_passes > 0
+    row = {
+        "new_tokens": len(tokens),
+        "rounds": rounds,
+        "committed_tokens": sum(out.committed),
+        "stop_reason": "stop" if out.run.stopped else "length",
+        "prefill_ms": out.prefill_ms,
+        "first_draft_ms": out.run.first_draft_ms if speculative else math.nan,
+        "decode_ms": out.decode_ms,
+        "ms_per_token": out.ms_per_token,
+        "drafter_passes": out.run.drafter_passes,
+        "target_passes": out.run.target_passes,
+        "draft_ms_per_round": math.nan,
+        "verify_ms_per_round": math.nan,
+        "overhead_ms_per_round": math.nan,
+        "repeat_share": repeat_share(tokens),
+        "output_sha256": hashlib.sha256(",".join(map(str, tokens)).encode()).hexdigest(),
+    }
+    if traced:
+        draft, verify = out.run.trace_ms.get("draft", 0.0), out.run.trace_ms["verify"]
+        row["draft_ms_per_round"] = draft / rounds
+        row["verify_ms_per_round"] = verify / rounds
+        row["overhead_ms_per_round"] = (out.decode_ms - draft - verify) / rounds
+    return row
+
+
+def _exactness(pair, input_ids, variant, spec, out, plain) -> dict[str, Any]:
+    """Departure from plain greedy decoding. Sampled outputs, and sweeps without it, have nothing to depart from."""
+    row = {"departure": NO_DEPARTURE, "departure_gap": math.nan}
+    if plain is None or spec.temperature > 0:
+        return row
+    index = departure(plain, out.tokens.tolist())
+    if index != NO_DEPARTURE:
+        prefix = torch.cat((input_ids.cpu(), torch.tensor(plain[:index], dtype=torch.int64)))
+        row = {"departure": index, "departure_gap": top_two_gap(pair, prefix)}
+        if pair.dtype == torch.float32:
+            shape = {"top_k": spec.top_k, "block_size": spec.block_size}
+            check_fp32_departure(pair, input_ids, index, row["departure_gap"], **variant.arguments, **shape)
+    return row

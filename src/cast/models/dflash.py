@@ -1,0 +1,238 @@
+"""DFlash: a block drafter that scores a whole block in one pass, from the public checkpoint layout.
+
+The head attends to features of the target (hidden states of a few of its layers) for every committed position
+and, bidirectionally, to the block [b, mask, ..., mask]. Slot j of the block predicts the token at its own
+position. Embedding table and language-model head are the target's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cast.errors import CastError
+from cast.models.kv_cache import KVCache
+from cast.models.layers import RotaryTable, attend, rotate
+from cast.models.target import Target
+
+
+@dataclass(frozen=True)
+class DFlashConfig:
+    """The keys of a public DFlash `config.json` that the forward pass depends on."""
+
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope_theta: float
+    attention_bias: bool
+    block_size: int
+    mask_token_id: int
+    target_layer_ids: tuple[int, ...]
+    vocab_size: int | None = None
+
+    @classmethod
+    def from_dict(cls, raw: dict) -> DFlashConfig:
+        """Read the raw JSON; `rope_theta` and `block_size` may stand at either of their two places.
+
+        Raises:
+            CastError: another architecture, a DFlash 2 checkpoint, a scaled RoPE or a missing key.
+        """
+        if "DFlashDraftModel" not in (raw.get("architectures") or []):
+            raise CastError(f"not a DFlash drafter: its config.json has architectures {raw.get('architectures')}")
+        block = raw.get("dflash_config") or {}
+        second_generation = [key for key in block if key.startswith(("conv_", "selector_"))]
+        if second_generation:
+            raise CastError(f"DFlash 2 checkpoints are not supported (config key {second_generation[0]!r})")
+        rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+        if rope.get("rope_type", rope.get("type", "default")) != "default":
+            raise CastError(f"a drafter with scaled RoPE is not supported: {rope}")
+        try:
+            layers = raw["num_hidden_layers"]
+            heads = raw["num_attention_heads"]
+            return cls(
+                hidden_size=raw["hidden_size"],
+                intermediate_size=raw["intermediate_size"],
+                layers=layers,
+                heads=heads,
+                kv_heads=raw.get("num_key_value_heads") or heads,
+                head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
+                rms_norm_eps=raw["rms_norm_eps"],
+                rope_theta=rope.get("rope_theta") or raw["rope_theta"],
+                attention_bias=bool(raw.get("attention_bias", False)),
+                block_size=raw.get("block_size") or block["block_size"],
+                mask_token_id=block["mask_token_id"],
+                target_layer_ids=tuple(
+                    block.get("target_layer_ids") or default_target_layers(raw["num_target_layers"], layers)
+                ),
+                vocab_size=raw.get("vocab_size"),
+            )
+        except KeyError as missing:
+            raise CastError(f"the drafter's config.json lacks {missing}") from None
+
+
+def default_target_layers(target_layers: int, draft_layers: int) -> list[int]:
+    """The tapped layers of a checkpoint that names none: evenly spaced, banker's rounding as published."""
+    if draft_layers == 1:
+        return [target_layers // 2]
+    step = (target_layers - 4) / (draft_layers - 1)
+    return [round(1 + index * step) for index in range(draft_layers)]
+
+
+class DFlashAttention(nn.Module):
+    def __init__(self, config: DFlashConfig):
+        super().__init__()
+        bias = config.attention_bias
+        query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, query, bias=bias)
+        self.k_proj = nn.Linear(config.hidden_size, key, bias=bias)
+        self.v_proj = nn.Linear(config.hidden_size, key, bias=bias)
+        self.o_proj = nn.Linear(query, config.hidden_size, bias=bias)
+        self.q_norm = nn.RMSNorm(config.head_dim, config.rms_norm_eps)
+        self.k_norm = nn.RMSNorm(config.head_dim, config.rms_norm_eps)
+        self.head_dim = config.head_dim
+
+    def queries(self, x: Tensor, cos_sin: tuple[Tensor, Tensor]) -> Tensor:
+        """[..., n, H] to rotated, normed queries [..., n, heads, D]."""
+        return rotate(self.q_norm(self._split(self.q_proj(x))), cos_sin)
+
+    def keys_values(self, x: Tensor, cos_sin: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """[..., n, H] to rotated, normed keys and plain values, each [..., n, kv_heads, D]."""
+        return rotate(self.k_norm(self._split(self.k_proj(x))), cos_sin), self._split(self.v_proj(x))
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_dim))
+
+
+class DFlashMLP(nn.Module):
+    def __init__(self, config: DFlashConfig):
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class DFlashLayer(nn.Module):
+    def __init__(self, config: DFlashConfig):
+        super().__init__()
+        self.self_attn = DFlashAttention(config)
+        self.mlp = DFlashMLP(config)
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+
+class DFlashDrafter(nn.Module):
+    """The head. Parameter names are those of the public checkpoints.
+
+    One generation's state (its feature cache) lives in the `KVCache` that `new_cache` returns, so one
+    drafter serves any number of generations at once.
+    """
+
+    def __init__(self, config: DFlashConfig):
+        super().__init__()
+        self.config = config
+        hidden = config.hidden_size
+        self.fc = nn.Linear(len(config.target_layer_ids) * hidden, hidden, bias=False)
+        self.hidden_norm = nn.RMSNorm(hidden, config.rms_norm_eps)
+        self.layers = nn.ModuleList(DFlashLayer(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(hidden, config.rms_norm_eps)
+        self._rotary_table: RotaryTable | None = None
+
+    @property
+    def block_size(self) -> int:
+        """B: the pending root and B - 1 masked slots, so L = B - 1 positions are drafted."""
+        return self.config.block_size
+
+    @property
+    def target_layer_ids(self) -> tuple[int, ...]:
+        return self.config.target_layer_ids
+
+    def check_fits(self, target: Target) -> None:
+        """Raise a CastError unless this head was made for a target of that shape."""
+        config = self.config
+        if config.hidden_size != target.hidden_size:
+            raise CastError(
+                f"the drafter's hidden size {config.hidden_size} does not fit the target's {target.hidden_size}"
+            )
+        if config.vocab_size is not None and config.vocab_size != target.vocab_size:
+            raise CastError(
+                f"the drafter's vocabulary of {config.vocab_size} tokens is not the target's of {target.vocab_size}"
+            )
+        if not 0 <= config.mask_token_id < target.vocab_size:
+            raise CastError(
+                f"the drafter's mask token {config.mask_token_id} is outside the target's vocabulary of "
+                f"{target.vocab_size} tokens"
+            )
+        # The published layout takes stock hidden states, whose last entry is normed: a tap there is ambiguous.
+        outside = [layer for layer in config.target_layer_ids if not 0 <= layer < target.layers - 1]
+        if outside:
+            raise CastError(
+                f"the drafter taps target layer {outside[0]}, but this target has layers 0 to {target.layers - 1} "
+                f"of which 0 to {target.layers - 2} can be tapped"
+            )
+
+    def rotary_table(self, positions: int) -> RotaryTable:
+        """Cosines and sines for at least that many positions."""
+        weight = self.fc.weight
+        table = self._rotary_table
+        if table is None or len(table.cos) < positions or table.cos.dtype != weight.dtype:
+            exponent = torch.arange(0, self.config.head_dim, 2, device=weight.device, dtype=torch.float32)
+            inv_freq = self.config.rope_theta ** -(exponent / self.config.head_dim)
+            self._rotary_table = RotaryTable(inv_freq, 1.0, positions, weight.dtype)
+        return self._rotary_table
+
+    def new_cache(self, capacity: int) -> KVCache:
+        """An empty feature cache for `capacity` committed positions and one block."""
+        config, weight = self.config, self.fc.weight
+        self.rotary_table(capacity)
+        return KVCache(config.layers, config.kv_heads, config.head_dim, capacity, weight.dtype, weight.device)
+
+    def context(self, features: Tensor) -> Tensor:
+        """Fuse tapped hidden states [..., c, taps * H] into the context [..., c, H] that all layers attend to."""
+        return self.hidden_norm(self.fc(features))
+
+    @torch.inference_mode()
+    def draft(
+        self, target: Target, features: Tensor, root: Tensor, cache: KVCache, block_size: int | None = None
+    ) -> Tensor:
+        """Score every position of the next block in one pass (paper, section 2).
+
+        Args:
+            target: lends its embedding table and language-model head.
+            features: [c, taps * H], target features of the committed positions not yet in `cache`.
+            root: int64 [1], the pending root b.
+            cache: the feature cache; grows by c.
+            block_size: B, at most the head's own; its own when None.
+
+        Returns:
+            Logits [B - 1, V]; row j scores the token j + 1 positions after the root.
+        """
+        block = torch.full((block_size or self.block_size,), self.config.mask_token_id, device=root.device)
+        block[:1] = root
+        hidden = target.embed(block)
+        context = self.context(features)
+        fresh, table = context.shape[0], self.rotary_table(cache.capacity)
+        root_position = cache.length + fresh
+        at_context = slice(cache.length, root_position)
+        at_block = slice(root_position, root_position + len(block))
+        context_phase = table.cos[at_context], table.sin[at_context]
+        block_phase = table.cos[at_block], table.sin[at_block]
+        for index, layer in enumerate(self.layers):
+            attention = layer.self_attn
+            # The context enters through the same key and value projections, but not through the input norm.
+            cache.write(index, *attention.keys_values(context, context_phase))
+            normed = layer.input_layernorm(hidden)
+            keys, values = cache.write(index, *attention.keys_values(normed, block_phase), offset=fresh)
+            hidden = hidden + attention.o_proj(attend(attention.queries(normed, block_phase), keys, values))
+            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        cache.commit(fresh)
+        return target.logits(self.norm(hidden[1:]))

@@ -1,0 +1,80 @@
+"""The few operations that targets and drafters share: rotary embedding and grouped-query attention."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class RotaryTable:
+    """Cosines and sines for every position of a generation, computed once in fp32.
+
+    Args:
+        inv_freq: fp32 [D / 2], inverse frequencies as the model's own configuration scales them.
+        scaling: factor on cosine and sine (1 for plain RoPE).
+        positions: number of positions to tabulate.
+        dtype: dtype of the table, the model's.
+    """
+
+    def __init__(self, inv_freq: Tensor, scaling: float, positions: int, dtype: torch.dtype):
+        phase = torch.arange(positions, device=inv_freq.device, dtype=torch.float32)[:, None] * inv_freq.float()
+        phase = torch.cat((phase, phase), dim=-1)
+        self.cos = (phase.cos() * scaling).to(dtype)[:, None]  # [positions, 1, D]
+        self.sin = (phase.sin() * scaling).to(dtype)[:, None]
+
+    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """(cos, sin), each [n, 1, D], for int64 positions [n]."""
+        return self.cos[positions], self.sin[positions]
+
+
+def rotate(x: Tensor, cos_sin: tuple[Tensor, Tensor]) -> Tensor:
+    """Apply rotary embedding to x [n, heads, D]."""
+    cos, sin = cos_sin
+    half = x.shape[-1] // 2
+    rotated = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+    return x * cos + rotated * sin
+
+
+def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+    """Grouped-query attention of a pack over a cache.
+
+    Args:
+        query: [n, heads, D].
+        keys, values: [kv_heads, S, D]; S counts the cached entries and the pack's own.
+        mask: additive [n, S], or None where every row sees every key.
+        causal: the square causal kernel, for a prefill (S == n, no mask).
+
+    Returns:
+        [n, heads * D].
+    """
+    n, heads, head_dim = query.shape
+    kv_heads = keys.shape[0]
+    group = heads // kv_heads
+    if causal:
+        out = F.scaled_dot_product_attention(
+            query.transpose(0, 1)[None], keys[None], values[None], is_causal=True, enable_gqa=group > 1
+        )[0]
+        return out.transpose(0, 1).reshape(n, heads * head_dim)
+    # The heads that share a key head become extra query rows, so the cache is read once and never repeated.
+    query = query.view(n, kv_heads, group, head_dim).permute(1, 2, 0, 3).reshape(kv_heads, group * n, head_dim)
+    if mask is not None:
+        mask = mask.repeat(group, 1)
+    out = F.scaled_dot_product_attention(query[None], keys[None], values[None], attn_mask=mask)[0]
+    return out.view(kv_heads, group, n, head_dim).permute(2, 0, 1, 3).reshape(n, heads * head_dim)
+
+
+def additive_mask(visible: Tensor, prefix: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The pack's visibility with an all-visible prefix, as the additive mask attention takes.
+
+    Args:
+        visible: bool [n, n], who sees whom inside the pack.
+        prefix: number of cached entries before the pack.
+
+    Returns:
+        [n, prefix + n] in `dtype`: 0 where visible, -inf elsewhere. Every row sees itself, so no row is empty.
+    """
+    n = visible.shape[0]
+    mask = torch.zeros(n, prefix + n, dtype=dtype, device=device)
+    mask[:, prefix:].masked_fill_(~visible.to(device), float("-inf"))
+    return mask

@@ -1,0 +1,200 @@
+"""Loading checkpoints: safetensors only, no remote code, one line for whatever is wrong with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from cast.errors import CastError
+from cast.models.dflash import DFlashConfig, DFlashDrafter
+from cast.models.pair import Pair
+from cast.models.target import Target, check_family
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_pair(
+    target: str | Path,
+    drafter: str | Path | DFlashDrafter | None = None,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
+    *,
+    revision: str | None = None,
+    drafter_revision: str | None = None,
+) -> Pair:
+    """Load a target and, if named, a drafter for it.
+
+    Args:
+        target: hub id or local folder of a Llama- or Qwen3-family checkpoint in safetensors.
+        drafter: hub id or local folder of a DFlash checkpoint, a loaded head, or None.
+        device: "auto" takes the first CUDA device, or the CPU.
+        dtype: "auto" takes the dtype the target's checkpoint names.
+        revision, drafter_revision: hub revisions; the default branch when None.
+
+    Raises:
+        CastError: a checkpoint is missing, truncated, incomplete or of an unsupported kind, or the two do
+            not fit each other.
+    """
+    device = resolve_device(device)
+    folder = checkpoint_folder(target, revision)
+    config = _target_config(folder)
+    if isinstance(dtype, str):
+        dtype = resolve_dtype(dtype) or getattr(config, "dtype", None) or torch.float32
+    tokenizer = _tokenizer(folder, config.vocab_size)
+    # The drafter goes first: it is small, and a pair that does not fit should not cost a target's load.
+    if isinstance(drafter, (str, Path)):
+        drafter = load_drafter(drafter, device=device, dtype=dtype, revision=drafter_revision)
+    pair = Pair(Target(_target_model(folder, config, dtype).to(device)), tokenizer=tokenizer, name=str(target))
+    return pair.with_drafter(drafter)
+
+
+def load_drafter(
+    source: str | Path,
+    *,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
+    revision: str | None = None,
+) -> DFlashDrafter:
+    """Load a DFlash head from a hub id or a local folder.
+
+    Raises:
+        CastError: missing or truncated file, another architecture, missing, unexpected or misshapen tensors.
+    """
+    folder = checkpoint_folder(source, revision)
+    head = DFlashDrafter(DFlashConfig.from_dict(read_config(folder)))
+    weights = _read_safetensors(folder)
+    expected = head.state_dict()
+    for name, problem in (
+        ("lacks", expected.keys() - weights.keys()),
+        ("has unexpected", weights.keys() - expected.keys()),
+        ("misshapes", {k for k in expected.keys() & weights.keys() if expected[k].shape != weights[k].shape}),
+    ):
+        if problem:
+            raise CastError(f"drafter checkpoint {folder.name} {name} tensor {min(problem)!r}")
+    stored = next(iter(weights.values())).dtype
+    head.load_state_dict(weights, assign=True)
+    dtype = (resolve_dtype(dtype) or stored) if isinstance(dtype, str) else dtype
+    return head.to(resolve_device(device), dtype).eval().requires_grad_(False)
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """`torch.device`, with "auto" meaning the first CUDA device where there is one."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(device)
+    except RuntimeError:
+        raise CastError(f"unknown device {device!r}; use auto, cpu or cuda") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise CastError("device cuda was asked for, but torch sees no CUDA device")
+    return device
+
+
+def resolve_dtype(dtype: str) -> torch.dtype | None:
+    """The torch dtype of that name; None for "auto"."""
+    if dtype == "auto":
+        return None
+    if dtype not in DTYPES:
+        raise CastError(f"unknown dtype {dtype!r}; use auto, {', '.join(DTYPES)}")
+    return DTYPES[dtype]
+
+
+def checkpoint_folder(source: str | Path, revision: str | None = None) -> Path:
+    """The local folder of a checkpoint: the path itself, or a hub snapshot's.
+
+    Raises:
+        CastError: neither a folder nor a repository that the hub serves (gated, absent, offline).
+    """
+    path = Path(source)
+    if path.is_dir():
+        return path
+    if path.is_absolute() or str(source).startswith(".") or str(source).count("/") != 1:
+        raise CastError(f"checkpoint {source} is neither a folder nor a hub id of the form owner/name")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(str(source), revision=revision, allow_patterns=["*.json", "*.safetensors", "*.txt"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CastError(f"checkpoint {source} is no local folder and the hub does not serve it: {reason}") from None
+
+
+def read_config(folder: Path) -> dict:
+    """`config.json` of a checkpoint folder as raw JSON."""
+    path = folder / "config.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CastError(f"checkpoint {folder} has no config.json") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CastError(f"checkpoint {folder} has a broken config.json: {error}") from None
+
+
+def _read_safetensors(folder: Path) -> dict[str, torch.Tensor]:
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise CastError(f"checkpoint {folder} has no .safetensors file (pickled weights are not read)")
+    weights: dict[str, torch.Tensor] = {}
+    for file in files:
+        try:
+            weights.update(load_file(file))
+        except (SafetensorError, OSError) as error:
+            raise CastError(f"checkpoint file {file} is truncated or broken: {error}") from None
+    return weights
+
+
+def _target_config(folder: Path):
+    from transformers import AutoConfig
+
+    read_config(folder)
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (ValueError, OSError, KeyError) as error:
+        raise CastError(f"target {folder} has a config transformers does not accept: {_first_line(error)}") from None
+    check_family(config)
+    return config
+
+
+def _target_model(folder: Path, config, dtype: torch.dtype):
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        raise CastError(f"target {folder} cannot be loaded: {_first_line(error)}") from None
+    for problem in ("missing_keys", "mismatched_keys"):
+        if report.get(problem):
+            raise CastError(f"target {folder} is incomplete: {problem.replace('_', ' ')} {sorted(report[problem])[0]}")
+    return model.eval().requires_grad_(False)
+
+
+def _tokenizer(folder: Path, vocabulary: int):
+    from transformers import AutoTokenizer
+
+    if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
+        return None
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except (ValueError, OSError, KeyError) as error:
+        raise CastError(f"target {folder} has a broken tokenizer: {_first_line(error)}") from None
+    if len(tokenizer) > vocabulary:
+        raise CastError(
+            f"the tokenizer of {folder} knows {len(tokenizer)} tokens, but the target's vocabulary has {vocabulary}"
+        )
+    return tokenizer
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

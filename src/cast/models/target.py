@@ -1,0 +1,228 @@
+"""The target language model: a plain decoder forward over the weights transformers loads.
+
+Owning the forward pass gives one path for every supported family, in which the mask, the positions, the
+tapped features, the rows that get logits and the cache are ours, whatever a transformers release does with
+its own cache classes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cast.errors import CastError
+from cast.models.kv_cache import KVCache
+from cast.models.layers import RotaryTable, attend, rotate
+
+FAMILIES = ("llama", "qwen3")
+
+
+@dataclass
+class DecoderLayer:
+    """Weights of one layer, with query, key and value and gate and up projections fused."""
+
+    input_norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+    out: Tensor
+    out_bias: Tensor | None
+    mlp_norm: Tensor
+    gate_up: Tensor
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+
+
+@dataclass(frozen=True)
+class TargetOutput:
+    """What one pass returns: logits [n or 1, V] and, for the tapped layers in order, hidden states [n, H] each."""
+
+    logits: Tensor
+    taps: list[Tensor]
+
+
+class Target:
+    """A causal decoder of the Llama or Qwen3 family (grouped-query attention, RMSNorm, SwiGLU, RoPE).
+
+    Attributes:
+        config: the transformers configuration.
+        layers, heads, kv_heads, head_dim, hidden_size, vocab_size, max_positions: its sizes.
+        stop_token_ids: the model's own end-of-sequence ids.
+        dtype, device: of the weights.
+    """
+
+    def __init__(self, model):
+        """Take over the weights of a loaded transformers model.
+
+        Args:
+            model: `LlamaForCausalLM` or `Qwen3ForCausalLM`, in evaluation mode on its final device.
+
+        Raises:
+            CastError: another model family or an attention variant this forward does not cover.
+        """
+        config = model.config
+        check_family(config)
+        self.config = config
+        self.layers = config.num_hidden_layers
+        self.heads = config.num_attention_heads
+        self.kv_heads = config.num_key_value_heads
+        self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.hidden_size = config.hidden_size
+        self.max_positions = config.max_position_embeddings
+        self.eps = config.rms_norm_eps
+        self.embedding = model.get_input_embeddings().weight.detach()
+        self.vocab_size = self.embedding.shape[0]
+        self.lm_head = model.get_output_embeddings().weight.detach()
+        self.final_norm = model.model.norm.weight.detach()
+        self.decoder_layers = [_fuse(layer) for layer in model.model.layers]
+        self._rotary = model.model.rotary_emb
+        self._rotary_table: RotaryTable | None = None
+        self.stop_token_ids = _stop_token_ids(model)
+        self.dtype = self.embedding.dtype
+        self.device = self.embedding.device
+
+    def to(self, dtype: torch.dtype) -> Target:
+        """A copy with its weights in another dtype."""
+        other = copy.copy(self)
+        for name in ("embedding", "lm_head", "final_norm"):
+            setattr(other, name, getattr(self, name).to(dtype))
+        other.decoder_layers = [
+            DecoderLayer(**{name: None if w is None else w.to(dtype) for name, w in vars(layer).items()})
+            for layer in self.decoder_layers
+        ]
+        other._rotary_table = None
+        other.dtype = dtype
+        return other
+
+    def new_cache(self, capacity: int) -> KVCache:
+        """An empty cache for `capacity` tokens, and rotary positions to match."""
+        if self._rotary_table is None or len(self._rotary_table.cos) < capacity:
+            self._rotary_table = RotaryTable(
+                self._rotary.inv_freq.to(self.device),
+                float(getattr(self._rotary, "attention_scaling", 1.0)),
+                capacity,
+                self.dtype,
+            )
+        return KVCache(self.layers, self.kv_heads, self.head_dim, capacity, self.dtype, self.device)
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """Token embeddings [n, H] for int64 ids [n]."""
+        return F.embedding(token_ids, self.embedding)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The language-model head: [n, H] (already normed) to [n, V] in the model's dtype."""
+        return F.linear(hidden, self.lm_head)
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        cache: KVCache,
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        taps: Sequence[int] = (),
+        last_logits_only: bool = False,
+    ) -> TargetOutput:
+        """One pass over a pack behind the cached prefix. The pack is written to the cache, not committed.
+
+        Args:
+            token_ids: int64 [n].
+            positions: int64 [n], absolute position of each token.
+            cache: holds the prefix x.
+            mask: additive [n, len(x) + n]; None where each row sees everything (a single token).
+            causal: prefill of an empty cache with the causal kernel.
+            taps: ascending layer indices whose output hidden states are returned.
+            last_logits_only: logits of the last row only, for a prefill.
+        """
+        hidden = self.embed(token_ids)
+        cos_sin = self._rotary_table.at(positions)
+        tapped = []
+        for index, layer in enumerate(self.decoder_layers):
+            hidden = hidden + self._attention(layer, index, hidden, cos_sin, cache, mask, causal)
+            hidden = hidden + self._mlp(layer, hidden)
+            if index in taps:
+                tapped.append(hidden)
+        if last_logits_only:
+            hidden = hidden[-1:]
+        return TargetOutput(self.logits(self._norm(hidden, self.final_norm)), tapped)
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, weight.shape, weight, self.eps)
+
+    def _attention(self, layer, index, hidden, cos_sin, cache, mask, causal) -> Tensor:
+        n = hidden.shape[0]
+        qkv = F.linear(self._norm(hidden, layer.input_norm), layer.qkv, layer.qkv_bias)
+        qkv = qkv.view(n, self.heads + 2 * self.kv_heads, self.head_dim)
+        if layer.query_norm is None:
+            query_key = rotate(qkv[:, : self.heads + self.kv_heads], cos_sin)
+            query, key = query_key.split((self.heads, self.kv_heads), dim=1)
+        else:
+            query = rotate(self._norm(qkv[:, : self.heads], layer.query_norm), cos_sin)
+            key = rotate(self._norm(qkv[:, self.heads : self.heads + self.kv_heads], layer.key_norm), cos_sin)
+        keys, values = cache.write(index, key, qkv[:, self.heads + self.kv_heads :])
+        return F.linear(attend(query, keys, values, mask, causal), layer.out, layer.out_bias)
+
+    def _mlp(self, layer, hidden) -> Tensor:
+        gate, up = F.linear(self._norm(hidden, layer.mlp_norm), layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
+        return F.linear(F.silu(gate) * up, layer.down, layer.down_bias)
+
+
+def check_family(config) -> None:
+    """Refuse, before any weight is read, a model whose forward pass is not the one above.
+
+    Raises:
+        CastError: naming the model type or the variant.
+    """
+    if config.model_type not in FAMILIES:
+        raise CastError(f"target of type {config.model_type!r} is not supported; supported: {', '.join(FAMILIES)}")
+    if config.hidden_act != "silu":
+        raise CastError(f"target activation {config.hidden_act!r} is not supported; only silu is")
+    if getattr(config, "use_sliding_window", False) and getattr(config, "sliding_window", None):
+        raise CastError("target with sliding-window attention is not supported")
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type", "default") in ("dynamic", "longrope"):
+        raise CastError(f"target with {rope['rope_type']} RoPE is not supported: its phases depend on the length")
+
+
+def _fuse(layer) -> DecoderLayer:
+    attention, mlp = layer.self_attn, layer.mlp
+    qkv = (attention.q_proj, attention.k_proj, attention.v_proj)
+    gate_up = (mlp.gate_proj, mlp.up_proj)
+    query_norm, key_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+    return DecoderLayer(
+        input_norm=layer.input_layernorm.weight.detach(),
+        qkv=_concatenate(linear.weight for linear in qkv),
+        qkv_bias=_concatenate(linear.bias for linear in qkv),
+        query_norm=None if query_norm is None else query_norm.weight.detach(),
+        key_norm=None if key_norm is None else key_norm.weight.detach(),
+        out=attention.o_proj.weight.detach(),
+        out_bias=_concatenate([attention.o_proj.bias]),
+        mlp_norm=layer.post_attention_layernorm.weight.detach(),
+        gate_up=_concatenate(linear.weight for linear in gate_up),
+        gate_up_bias=_concatenate(linear.bias for linear in gate_up),
+        down=mlp.down_proj.weight.detach(),
+        down_bias=_concatenate([mlp.down_proj.bias]),
+    )
+
+
+def _concatenate(parts) -> Tensor | None:
+    parts = [part.detach() for part in parts if part is not None]
+    return torch.cat(parts) if parts else None
+
+
+def _stop_token_ids(model) -> tuple[int, ...]:
+    stop = getattr(model.generation_config, "eos_token_id", None)
+    if stop is None:
+        stop = model.config.eos_token_id
+    if stop is None:
+        return ()
+    return tuple(stop) if isinstance(stop, (list, tuple)) else (stop,)

@@ -1,0 +1,42 @@
+"""Packed verification: the pending root and every node of a tree in one target pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cast.models.kv_cache import KVCache
+from cast.models.layers import additive_mask
+from cast.models.target import Target, TargetOutput
+from cast.trees import CandidateTree, ancestor_mask
+
+
+def verify(
+    target: Target, cache: KVCache, root: Tensor, tree: CandidateTree | None, taps: Sequence[int] = ()
+) -> TargetOutput:
+    """One pass over [b, z_1..z_N] behind the cached prefix x (paper, Lemma 1 and appendix C).
+
+    Args:
+        target: the target model.
+        cache: covers x; receives the pack's entries uncommitted.
+        root: int64 [1], the pending root b, on the target's device.
+        tree: the candidates; None packs the root alone, which needs no mask.
+        taps: layers whose hidden states the drafter wants.
+
+    Returns:
+        Logits and taps of all N + 1 rows; row 0 is the root, row i + 1 node i.
+    """
+    prefix = cache.length
+    if tree is None or len(tree) == 0:
+        position = torch.tensor([prefix], device=target.device)
+        return target.forward(root, position, cache, taps=taps)
+    n = len(tree)
+    nodes = torch.stack((tree.tokens, tree.depth)).to(target.device, non_blocking=True)
+    token_ids = torch.cat((root, nodes[0]))
+    positions = torch.nn.functional.pad(nodes[1], (1, 0)) + prefix
+    # A chain is causal; its mask needs no ancestor closure.
+    visible = torch.ones(n + 1, n + 1, dtype=torch.bool).tril() if tree.is_chain else ancestor_mask(tree)
+    mask = additive_mask(visible, prefix, target.dtype, target.device)
+    return target.forward(token_ids, positions, cache, mask=mask, taps=taps)

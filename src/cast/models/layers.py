@@ -1,10 +1,35 @@
-"""The few operations that targets and drafters share: rotary embedding and grouped-query attention."""
+"""The few operations that targets and drafters share: linear maps, rotary embedding, grouped-query attention."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+
+def pack(weight: Tensor) -> Tensor:
+    """A linear map's weight [out, in] in the layout its kernels want, laid out once instead of at every call.
+
+    On a CPU this is oneDNN's blocked layout (float32 and bfloat16); elsewhere the weight itself. Only `linear`
+    and `dense` take the result.
+    """
+    if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16):
+        return weight
+    if not torch.backends.mkldnn.is_available():
+        return weight
+    return torch.ops.mkldnn._reorder_linear_weight(weight)
+
+
+def dense(weight: Tensor) -> Tensor:
+    """The plain weight [out, in] behind `pack`, bit for bit."""
+    return weight.to_dense() if weight.is_mkldnn else weight
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [..., in] times a packed or plain weight [out, in], plus bias [out]."""
+    if weight.is_mkldnn:
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return F.linear(x, weight, bias)
 
 
 class RotaryTable:

@@ -17,14 +17,17 @@ from torch import Tensor
 
 from cast.errors import CastError
 from cast.models.kv_cache import KVCache
-from cast.models.layers import RotaryTable, attend, rotate
+from cast.models.layers import RotaryTable, attend, linear, pack, rotate
 
 FAMILIES = ("llama", "qwen3")
 
 
 @dataclass
 class DecoderLayer:
-    """Weights of one layer, with query, key and value and gate and up projections fused."""
+    """Weights of one layer, with query, key and value and gate and up projections fused.
+
+    The projections (`qkv`, `out`, `gate_up`, `down`) are packed, see `cast.models.layers.pack`.
+    """
 
     input_norm: Tensor
     qkv: Tensor
@@ -79,7 +82,7 @@ class Target:
         self.eps = config.rms_norm_eps
         self.embedding = model.get_input_embeddings().weight.detach()
         self.vocab_size = self.embedding.shape[0]
-        self.lm_head = model.get_output_embeddings().weight.detach()
+        self.lm_head = pack(model.get_output_embeddings().weight.detach())
         self.final_norm = model.model.norm.weight.detach()
         self.decoder_layers = [_fuse(layer) for layer in model.model.layers]
         self._rotary = model.model.rotary_emb
@@ -91,10 +94,11 @@ class Target:
     def to(self, dtype: torch.dtype) -> Target:
         """A copy with its weights in another dtype."""
         other = copy.copy(self)
-        for name in ("embedding", "lm_head", "final_norm"):
+        for name in ("embedding", "final_norm"):
             setattr(other, name, getattr(self, name).to(dtype))
+        other.lm_head = _converted(self.lm_head, dtype)
         other.decoder_layers = [
-            DecoderLayer(**{name: None if w is None else w.to(dtype) for name, w in vars(layer).items()})
+            DecoderLayer(**{name: _converted(weight, dtype) for name, weight in vars(layer).items()})
             for layer in self.decoder_layers
         ]
         other._rotary_table = None
@@ -118,7 +122,7 @@ class Target:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The language-model head: [n, H] (already normed) to [n, V] in the model's dtype."""
-        return F.linear(hidden, self.lm_head)
+        return linear(hidden, self.lm_head)
 
     @torch.inference_mode()
     def forward(
@@ -160,7 +164,7 @@ class Target:
 
     def _attention(self, layer, index, hidden, cos_sin, cache, mask, causal) -> Tensor:
         n = hidden.shape[0]
-        qkv = F.linear(self._norm(hidden, layer.input_norm), layer.qkv, layer.qkv_bias)
+        qkv = linear(self._norm(hidden, layer.input_norm), layer.qkv, layer.qkv_bias)
         qkv = qkv.view(n, self.heads + 2 * self.kv_heads, self.head_dim)
         if layer.query_norm is None:
             query_key = rotate(qkv[:, : self.heads + self.kv_heads], cos_sin)
@@ -169,11 +173,11 @@ class Target:
             query = rotate(self._norm(qkv[:, : self.heads], layer.query_norm), cos_sin)
             key = rotate(self._norm(qkv[:, self.heads : self.heads + self.kv_heads], layer.key_norm), cos_sin)
         keys, values = cache.write(index, key, qkv[:, self.heads + self.kv_heads :])
-        return F.linear(attend(query, keys, values, mask, causal), layer.out, layer.out_bias)
+        return linear(attend(query, keys, values, mask, causal), layer.out, layer.out_bias)
 
     def _mlp(self, layer, hidden) -> Tensor:
-        gate, up = F.linear(self._norm(hidden, layer.mlp_norm), layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
-        return F.linear(F.silu(gate) * up, layer.down, layer.down_bias)
+        gate, up = linear(self._norm(hidden, layer.mlp_norm), layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
+        return linear(F.silu(gate) * up, layer.down, layer.down_bias)
 
 
 def check_family(config) -> None:
@@ -193,6 +197,12 @@ def check_family(config) -> None:
         raise CastError(f"target with {rope['rope_type']} RoPE is not supported: its phases depend on the length")
 
 
+def _converted(weight: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    if weight is None:
+        return None
+    return pack(weight.to_dense().to(dtype)) if weight.is_mkldnn else weight.to(dtype)
+
+
 def _fuse(layer) -> DecoderLayer:
     attention, mlp = layer.self_attn, layer.mlp
     qkv = (attention.q_proj, attention.k_proj, attention.v_proj)
@@ -200,16 +210,16 @@ def _fuse(layer) -> DecoderLayer:
     query_norm, key_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
     return DecoderLayer(
         input_norm=layer.input_layernorm.weight.detach(),
-        qkv=_concatenate(linear.weight for linear in qkv),
-        qkv_bias=_concatenate(linear.bias for linear in qkv),
+        qkv=pack(_concatenate(projection.weight for projection in qkv)),
+        qkv_bias=_concatenate(projection.bias for projection in qkv),
         query_norm=None if query_norm is None else query_norm.weight.detach(),
         key_norm=None if key_norm is None else key_norm.weight.detach(),
-        out=attention.o_proj.weight.detach(),
+        out=pack(attention.o_proj.weight.detach()),
         out_bias=_concatenate([attention.o_proj.bias]),
         mlp_norm=layer.post_attention_layernorm.weight.detach(),
-        gate_up=_concatenate(linear.weight for linear in gate_up),
-        gate_up_bias=_concatenate(linear.bias for linear in gate_up),
-        down=mlp.down_proj.weight.detach(),
+        gate_up=pack(_concatenate(projection.weight for projection in gate_up)),
+        gate_up_bias=_concatenate(projection.bias for projection in gate_up),
+        down=pack(mlp.down_proj.weight.detach()),
         down_bias=_concatenate([mlp.down_proj.bias]),
     )
 

@@ -1,0 +1,35 @@
+"""Summarise the width sweep of a study once, so that figures and tables need not resample again.
+
+Writes <out> (one row per setting, domain, method and budget) and, beside it, averages.parquet (one row per
+setting, method and budget: gains averaged over domains) and gaps.parquet (one row per setting: the predicted
+width against the sweep oracle).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import command, data
+from .files import complete_or_absent
+
+
+def write(records: Path, out: Path) -> list[Path]:
+    """Compute the three summaries and write them, all or none. Returns the paths written."""
+    study = data.load(records, summarise=False)
+    paths = data.summary_paths(out)
+    with complete_or_absent(out.parent) as scratch:
+        for name, frame in data.summaries(study.decode, study.widths).items():
+            frame.to_parquet(scratch / paths[name].name, index=False)
+    return list(paths.values())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = command.parser(__doc__, "the cell summary, e.g. results/embedded/summary/cells.parquet")
+    arguments = options.parse_args(argv)
+    return command.guarded(lambda: write(arguments.records, arguments.out))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

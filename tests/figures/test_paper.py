@@ -1,0 +1,208 @@
+"""The transcription of the paper's numbers: derived cells are recomputed from others, so a slip shows.
+
+A printed number with d decimals stands for the interval of half a unit in its last place around it; a derived
+number agrees when some inputs inside their intervals give it.
+"""
+
+import pandas as pd
+import pytest
+
+from cast.errors import CastError
+from figures import paper
+
+ROWS = {
+    "table1": 96, "table2": 8, "table5": 56, "table6": 54, "table7": 12,
+    "table8": 72, "table9": 12, "table12": 60, "table16": 113, "table17": 59,
+}  # fmt: skip
+THREE_DOMAIN_SETTINGS = ["blackwell-qwen3_8b", "blackwell-qwen3_4b", "a6000-qwen3_8b", "a6000-qwen3_4b"]
+H100 = ["h100_sxm-qwen3_8b", "h100_sxm-qwen3_4b"]
+
+
+def between(value: float, decimals: int) -> tuple[float, float]:
+    half = 0.5 * 10**-decimals
+    return value - half, value + half
+
+
+def ratio_interval(numerator: float, denominator: float, decimals: int) -> tuple[float, float]:
+    low, high = between(numerator, decimals)
+    bottom, top = between(denominator, decimals)
+    return low / top, high / bottom
+
+
+def overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    return one[0] <= other[1] + 1e-9 and other[0] <= one[1] + 1e-9
+
+
+def test_every_table_is_there_and_whole():
+    assert paper.names() == sorted(ROWS, key=lambda name: int(name[5:]))
+    for name, rows in ROWS.items():
+        assert len(paper.table(name)) == rows, name
+
+
+def test_files_say_whose_numbers_they_are():
+    for name in paper.names():
+        text = (paper.FOLDER / f"{name}.csv").read_text()
+        assert text.startswith("# The paper's numbers, never ours."), name
+
+
+def test_a_table_that_is_not_transcribed_is_one_clear_line():
+    with pytest.raises(CastError, match="no paper numbers for 'table3'"):
+        paper.table("table3")
+
+
+def test_a_caller_cannot_change_the_numbers():
+    table = paper.table("table5")
+    table["latency_ms"] = 0.0
+    assert (paper.table("table5")["latency_ms"] > 10).all()
+
+
+def test_table12_gives_the_speedups_and_round_lengths_of_table1():
+    printed = paper.table("table1").query("temperature == 0").set_index(["setting", "method", "domain"])
+    table = paper.table("table12")
+    plain = table[table["method"] == "autoregressive"].set_index(["setting", "domain"])["ms_per_token"]
+    checked = 0
+    for cell in table[(table["method"] == "dflash") | (table["width"] == 127)].itertuples():
+        expected = printed.loc[cell.setting, cell.method, cell.domain]
+        speedup = ratio_interval(plain[cell.setting, cell.domain], cell.ms_per_token, 2)
+        assert overlap(speedup, between(expected["speedup"], 2)), cell
+        assert cell.r == expected["r"], cell
+        checked += 1
+    assert checked == 20
+
+
+def test_averages_of_table1():
+    rows = paper.table("table1")
+    for key, cells in rows.groupby(["setting", "temperature", "method", "width"]):
+        domains, average = cells[cells["domain"] != "average"], cells[cells["domain"] == "average"].iloc[0]
+        assert len(domains) == 5
+        for column in ("speedup", "r"):
+            assert abs(domains[column].mean() - average[column]) <= 0.01 + 1e-9, (key, column)
+
+
+def test_table12_gives_the_gains_of_table2():
+    times = paper.table("table12").pivot(
+        index=["setting", "domain"], columns=["method", "width"], values="ms_per_token"
+    )
+    printed = paper.table("table2").set_index("setting")
+    for setting in H100:
+        gains = {
+            width: 100 * (times.loc[setting]["dflash", 15] / times.loc[setting]["cast", width] - 1).mean()
+            for width in (47, 63, 95, 127)
+        }
+        assert abs(gains[127] - printed.loc[setting, "gain_percent"]) <= 0.3
+        assert max(gains, key=gains.get) == printed.loc[setting, "oracle_width"] == 127
+    best = (times["dflash", 15] / times["cast", 127] - 1).max()
+    assert round(100 * best) == 43
+
+
+def test_table8_gives_table2():
+    table = paper.table("table8")
+    printed = paper.table("table2").set_index("setting")
+    for setting in THREE_DOMAIN_SETTINGS:
+        means = table[table["setting"] == setting].groupby("width")["gain_percent"].mean()
+        here = (
+            table[(table["setting"] == setting) & (table["second_host"] == 0)]
+            .groupby("width")["gain_percent"]
+            .mean()
+        )
+        row = printed.loc[setting]
+        assert means[row["predicted_width"]] == pytest.approx(row["gain_percent"], abs=0.06)
+        assert here.idxmax() == row["oracle_width"]
+        assert here.max() == pytest.approx(row["oracle_gain_percent"], abs=0.06)
+        assert means[127] == pytest.approx(row["gain_at_127_percent"], abs=0.08)
+
+
+def test_gaps_of_table2():
+    table = paper.table("table2")
+    assert ((table["gain_percent"] - table["oracle_gain_percent"]).round(1) == table["gap_points"]).all()
+    assert (table["gap_points"] == 0).sum() == 6
+    assert table["gap_points"].min() == -1.7
+
+
+def test_table7_gain_follows_from_its_times_and_equals_table8():
+    swept = paper.table("table8").set_index(["setting", "domain", "width"])["gain_percent"]
+    predicted = paper.table("table2").set_index("setting")["predicted_width"]
+    for row in paper.table("table7").itertuples():
+        low, high = ratio_interval(row.dflash_ms_per_token, row.cast_ms_per_token, 2)
+        assert overlap((100 * (low - 1), 100 * (high - 1)), between(row.gain_percent, 1)), row
+        assert row.gain_percent == swept[row.setting, row.domain, row.predicted_width]
+        assert row.predicted_width == predicted[row.setting]
+
+
+def test_table9_gain_follows_from_its_times_and_equals_table8():
+    swept = paper.table("table8").set_index(["setting", "domain", "width"])["gain_percent"]
+    table = paper.table("table9")
+    for row in table.itertuples():
+        low, high = ratio_interval(row.dflash_ms_per_token, row.tree_ms_per_token, 2)
+        assert overlap((100 * (low - 1), 100 * (high - 1)), between(row.gain_percent, 1)), row
+        assert row.gain_percent == swept[row.setting, row.domain, 15]
+    lifts = (table["tree_r"] - table["dflash_r"]).round(2)
+    assert (lifts.min(), lifts.max()) == (0.69, 1.17)
+    assert (table["gain_percent"].min(), table["gain_percent"].max()) == (5.9, 29.2)
+
+
+def test_width_beyond_shape_adds_what_the_text_says():
+    table7 = paper.table("table7").set_index(["setting", "domain"])["gain_percent"]
+    table9 = paper.table("table9").set_index(["setting", "domain"])["gain_percent"]
+    extra = (table7 - table9).loc[["blackwell-qwen3_8b", "blackwell-qwen3_4b"]].round(1)
+    assert len(extra) == 6
+    assert (extra.min(), extra.max()) == (4.7, 12.1)
+    assert extra.mean() == pytest.approx(9.05)
+
+
+def test_table5_gives_the_growth_of_the_text():
+    latency = paper.table("table5").pivot(index="setting", columns="packed_tokens", values="latency_ms")
+    growth = (100 * (latency[64] / latency[16] - 1)).round(1)
+    assert growth["blackwell-qwen3_8b"] == 12.3
+    assert growth.drop("blackwell-qwen3_8b").between(1.2, 3.7).all()
+    step = latency[128] / latency[96] - 1
+    assert step.idxmax() == "blackwell-qwen3_8b"
+    assert step.drop("blackwell-qwen3_8b").between(-0.032, 0.019).all()
+
+
+def test_table6_slopes_are_endpoint_slopes():
+    for (setting, prefix), rows in paper.table("table6").groupby(["setting", "prefix_tokens"]):
+        latency = rows[rows["quantity"] == "latency_ms"].set_index("packed_tokens")["value"]
+        slope = rows.loc[rows["quantity"] == "slope_ms_per_token", "value"].iloc[0]
+        rise = latency[128] - latency[16]
+        possible = ((rise - 0.1) / 112, (rise + 0.1) / 112)
+        assert overlap(possible, between(slope, 3)), (setting, prefix)
+
+
+@pytest.mark.parametrize("name", ["table16", "table17"])
+def test_averages_of_tables_16_and_17(name):
+    table = paper.table(name)
+    for (method, width, quantity), cells in table.groupby(["method", "width", "quantity"]):
+        if quantity == "ms_per_token":
+            continue
+        domains, average = cells[cells["domain"] != "average"], cells[cells["domain"] == "average"]
+        assert abs(domains["value"].mean() - average["value"].iloc[0]) <= 0.01 + 1e-9, (
+            method,
+            width,
+            quantity,
+        )
+
+
+@pytest.mark.parametrize(("name", "chain"), [("table16", 9), ("table17", 15)])
+def test_tables_16_and_17_give_the_gains_of_table2(name, chain):
+    speedup = paper.table(name).query("quantity == 'speedup' and domain != 'average'")
+    speedup = speedup.pivot(index="domain", columns=["method", "width"], values="value")
+    gain = 100 * (speedup["cast", 127] / speedup["dflash", chain] - 1).mean()
+    printed = (
+        paper.table("table2").set_index("setting").loc[paper.table(name)["setting"].iloc[0], "gain_percent"]
+    )
+    assert abs(gain - printed) <= 0.4
+
+
+def test_names_of_settings():
+    settings = pd.concat([paper.table(name)["setting"] for name in paper.names()]).unique()
+    assert all(paper.setting_label(setting) for setting in settings)
+    assert paper.setting_label("h100_sxm-llama31_8b") == "H100 SXM, LLaMA-3.1-8B"
+
+
+def test_only_the_papers_models_on_its_devices_are_its_own():
+    h100 = "NVIDIA H100 80GB HBM3"
+    assert paper.is_own("h100_sxm-qwen3_8b", "qwen3_8b", h100)
+    assert not paper.is_own("h100_sxm-qwen3_8b", "tiny_qwen3", h100)
+    assert not paper.is_own("h100_sxm-qwen3_8b", "qwen3_8b", "NVIDIA H200")
+    assert not paper.is_own("smollm2_bf16", "smollm2_135m", h100)

@@ -1,0 +1,198 @@
+"""The scorecard: every claim is well formed, verdicts follow the bars, and none poses as the paper's."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import yaml
+from synthetic_records import decode_row, latency_rows
+
+from cast.errors import CastError
+from figures import claims, conflicts, data, scorecard
+
+S, T = "smollm2_bf16", "smollm2_fp32"
+
+
+def sweep(setting: str, gains: dict[int, float], target: str = "smollm2_135m", **changes) -> list[dict]:
+    """Four prompts whose gains over the chain are exactly ``gains``; AR takes twice the chain's time."""
+    rows = []
+    for prompt, ms in enumerate([20.0, 22.0, 24.0, 26.0]):
+        cells = {("autoregressive", 0): (2 * ms, 1.0), ("dflash", 15): (ms, 1.9)}
+        cells |= {("cast", width): (ms / (1 + gain), 2.5) for width, gain in gains.items()}
+        rows += [
+            decode_row(setting, "math", method, budget, prompt, time, r, **changes) | {"target": target}
+            for (method, budget), (time, r) in cells.items()
+        ]
+    return rows
+
+
+def verdicts(folder, scope: str | None = None) -> dict[str, dict]:
+    return {
+        verdict["id"]: verdict
+        for verdict in scorecard.judge(data.load(folder.root))
+        if scope in (None, verdict["scope"])
+    }
+
+
+def test_entries_are_whole_and_every_function_serves_a_claim():
+    entries = scorecard.entries()
+    assert len(entries) >= 15
+    used = {entry["compute"] for entry in entries}
+    measuring = {
+        name for name, item in vars(claims).items()
+        if callable(item) and getattr(item, "__module__", "") == claims.__name__ and name[0] not in "_FN"
+    }  # fmt: skip
+    assert used == measuring
+    where = " ".join(entry["where"] for entry in entries)
+    for name in (
+        "Table 2",
+        "Tables 2 and 8",
+        "Table 5",
+        "Tables 7 and 9",
+        "Table 12",
+        "Figure 2",
+        "Figure 3",
+        "Figure 5",
+    ):
+        assert name in where
+
+
+def test_a_claim_without_its_bar_is_refused(monkeypatch):
+    entries = scorecard.entries()
+    monkeypatch.setattr(yaml, "safe_load", lambda _: [entries[0] | {"direction": ""}])
+    with pytest.raises(CastError, match="lacks direction"):
+        scorecard.entries()
+    monkeypatch.setattr(yaml, "safe_load", lambda _: [entries[0] | {"compute": "nothing"}])
+    with pytest.raises(CastError, match="function that figures does not have"):
+        scorecard.entries()
+    monkeypatch.setattr(yaml, "safe_load", lambda _: [entries[0], entries[0]])
+    with pytest.raises(CastError, match="occurs twice"):
+        scorecard.entries()
+
+
+@pytest.mark.parametrize(
+    ("gain", "expected"),
+    [(0.25, "reproduced"), (0.5, "reproduced"), (-0.1, "not reproduced")],
+)
+def test_faster_in_every_setting(folder, gain, expected):
+    folder.width(S, 31)
+    folder.sweep(S, "math", sweep(S, {15: 0.1, 31: gain}))
+    assert verdicts(folder)["faster-in-every-setting"]["verdict"] == expected
+
+
+def test_range_of_gains_and_gap(folder):
+    folder.width(S, 31)
+    folder.width(T, 15)
+    folder.sweep(S, "math", sweep(S, {15: 0.10, 31: 0.25, 127: 0.26}))
+    folder.sweep(T, "math", sweep(T, {15: 0.50, 31: 0.55, 127: 0.30}))
+    found = verdicts(folder)
+    assert found["average-gain-range"]["verdict"] == "direction reproduced"  # 50% is above the paper's range
+    assert found["best-domain-gain"]["verdict"] == "reproduced"
+    assert found["matches-oracle"]["ours"].startswith("0 of 2 settings")
+    assert found["gap-to-oracle"]["verdict"] == "direction reproduced"  # 5 points behind, 91% of the gain
+    assert found["too-wide-costs"]["verdict"] == "reproduced"  # 20 points lost at 127
+    assert found["width-depends-on-deployment"]["verdict"] == "reproduced"
+    assert found["peaks-near-largest"]["verdict"] == "not measured"
+    assert found["without-sweeping"]["ours"] == f"{S}: 80 s against 300 s; {T}: 80 s against 300 s"
+    assert found["longer-rounds"]["verdict"] == "reproduced"
+    assert found["speedup-over-ar"]["verdict"] == "direction reproduced"
+
+
+def test_shape_and_width(folder):
+    folder.width(S, 127)
+    folder.sweep(S, "math", sweep(S, {15: 0.10, 31: 0.12, 127: 0.18}))
+    found = verdicts(folder)
+    assert found["shape-alone-helps"]["verdict"] == "reproduced"
+    assert found["shape-gain-range"]["ours"] == "+10.0% to +10.0%"
+    assert found["shape-gain-range"]["verdict"] == "reproduced"
+    assert found["shape-lifts-rounds"]["verdict"] == "direction reproduced"  # 2.5 - 1.9 = 0.6
+    assert found["width-beyond-shape"]["ours"].startswith("mean +8.0 points")
+    assert found["peaks-near-largest"]["verdict"] == "reproduced"
+
+
+def test_latency_claims(folder):
+    flat = {1: 50.0, 16: 50.0, 32: 50.5, 64: 52.0, 96: 53.0}
+    folder.probe(S, latency_rows(S, flat | {128: 54.0}))
+    folder.probe(T, latency_rows(T, flat | {128: 70.0}))
+    folder.width(S, 127, slope=0.03)
+    folder.width(T, 63, slope=0.15)
+    found = verdicts(folder)
+    assert found["small-growth-16-to-64"]["verdict"] == "reproduced"
+    assert found["cliff-is-a-deployment-matter"]["verdict"] == "reproduced"
+    assert found["locally-affine"]["verdict"] == "direction reproduced"
+    for name, here in (("wider-where-flatter", "reproduced"), ("width-tax-at-batch-one", "reproduced")):
+        assert found[name]["verdict"] == "the paper disagrees with itself"
+        assert found[name]["ours_verdict"] == here
+    assert found["faster-in-every-setting"]["verdict"] == "not measured"
+    assert "no width_sweep record" in found["faster-in-every-setting"]["why"]
+
+
+def test_departures(folder):
+    rows = sweep(S, {15: 0.1})
+    rows[-1] |= {"departure": 5, "departure_gap": 0.1}
+    folder.sweep(S, "math", rows)
+    rows = sweep(T, {15: 0.1})
+    rows[-1] |= {"departure": 5, "departure_gap": 0.1}
+    folder.sweep(T, "math", rows)
+    found = verdicts(folder)
+    assert found["near-ties-in-bf16"]["verdict"] == "reproduced"
+    assert found["exact-in-fp32"]["verdict"] == "not reproduced"
+    assert "1 of 8 outputs depart" in found["exact-in-fp32"]["ours"]
+
+
+def test_a_verdict_names_the_models_it_is_about(folder):
+    folder.width(S, 31)
+    folder.sweep(S, "math", sweep(S, {15: 0.1, 31: 0.2}))
+    paper_name = "h100_sxm-qwen3_8b"
+    folder.width(paper_name, 31)
+    folder.sweep(paper_name, "math", sweep(paper_name, {15: 0.1, 31: 0.2}, target="qwen3_8b"))
+    # The paper's setting name on a CPU is not the paper's device.
+    assert set(scorecard.scopes(data.load(folder.root))) == {scorecard.EMBEDDED, "stand-in: qwen3_8b on cpu"}
+
+    rows = sweep(paper_name, {15: 0.1, 31: 0.2}, target="qwen3_8b")
+    folder.sweep(paper_name, "math", [row | {"device": "NVIDIA H100 80GB HBM3"} for row in rows])
+    assert set(scorecard.scopes(data.load(folder.root))) == {scorecard.EMBEDDED, scorecard.PAPERS_OWN}
+
+
+def test_a_width_that_could_not_be_predicted_says_why(folder):
+    folder.sweep(S, "math", sweep(S, {15: 0.1, 31: 0.2}))
+    folder.no_width(S, "no width can be predicted: the latency probe failed (busy)")
+    found = verdicts(folder)
+    assert "the latency probe failed (busy)" in found["faster-in-every-setting"]["why"]
+    assert found["wider-where-flatter"]["ours_verdict"] == "not measured"
+    assert found["shape-alone-helps"]["verdict"] == "reproduced"
+
+
+def test_conflicts_of_the_paper_are_recomputed():
+    assert "0.0211" in conflicts.slope()
+    assert "0.0145" in conflicts.wider_where_flatter()
+    assert "43.0%" in conflicts.width_tax()
+    assert "4.06" in conflicts.round_length()
+    assert "3.13" in conflicts.round_length()
+
+
+def test_outputs(full_study, tmp_path):
+    study = data.load(full_study)
+    scorecard.render(study, tmp_path / "scorecard")
+    content = json.loads((tmp_path / "scorecard.json").read_text())
+    assert sum(content["counts"].values()) == len(content["claims"]) == len(scorecard.entries())
+    assert {claim["scope"] for claim in content["claims"]} == {scorecard.EMBEDDED}
+    page = (tmp_path / "scorecard.html").read_text()
+    assert page.count("<tr class=") == len(content["claims"])
+    assert not re.search(r"https?://|<script|src=|href=", page)
+    assert "embedded: SmolLM2-135M" in page
+    table = (tmp_path / "scorecard.md").read_text()
+    assert all(
+        len(re.findall(r"(?<!\\)\|", line)) == 7 for line in table.splitlines() if line.startswith("|")
+    )
+
+
+def test_single_prompts_have_no_interval_and_reproduce_nothing(folder):
+    folder.width(S, 31)
+    rows = [row for row in sweep(S, {15: 0.1, 31: 0.2}) if row["prompt_index"] == 0]
+    folder.sweep(S, "math", rows)
+    found = verdicts(folder)["faster-in-every-setting"]
+    assert found["verdict"] == "not reproduced"
+    assert "nan" not in found["ours"], found["ours"]
+    assert np.isnan(data.load(folder.root).average(S, "cast", 31)["gain_low"])

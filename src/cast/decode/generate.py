@@ -75,7 +75,7 @@ def generate(
             NaN logits.
     """
     prompt = _check_prompt(pair.target, input_ids, max_new_tokens)
-    if temperature < 0:
+    if not temperature >= 0:  # NaN included
         raise CastError(f"temperature must be 0 or more, not {temperature}")
     proposer = make_proposer(pair, method, budget=budget, top_k=top_k, block_size=block_size)
     if temperature == 0:

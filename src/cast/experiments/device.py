@@ -68,7 +68,11 @@ def _first_visible(pynvml: Any) -> Any:
     first = visible.split(",")[0].strip()
     if first in ("", "-1"):
         return None
-    return pynvml.nvmlDeviceGetHandleByIndex(int(first)) if first.isdigit() else pynvml.nvmlDeviceGetHandleByUUID(first)
+    return (
+        pynvml.nvmlDeviceGetHandleByIndex(int(first))
+        if first.isdigit()
+        else pynvml.nvmlDeviceGetHandleByUUID(first)
+    )
 
 
 def resolve_kind(kind: str) -> str:
@@ -102,7 +106,9 @@ def check_gpu(kind: str, gpu_name: str | None = None) -> None:
         return
     gpu = cuda_gpu()
     if gpu is None:
-        raise CastError("the setting needs a CUDA GPU but the driver shows none; use device=cpu or device=auto")
+        raise CastError(
+            "the setting needs a CUDA GPU but the driver shows none; use device=cpu or device=auto"
+        )
     if gpu_name and gpu_name.lower() not in gpu["name"].lower():
         raise CastError(f"the setting needs a GPU named {gpu_name!r} but this one is {gpu['name']!r}")
 
@@ -124,8 +130,8 @@ def describe(kind: str, threads: int) -> dict[str, Any]:
 def other_users(kind: str, interval_s: float = 0.3) -> list[dict[str, Any]]:
     """Processes beside this one that use the device now: pid, name, and share of a core or GPU bytes.
 
-    On a CPU, processes above a tenth of a core over ``interval_s``; parents of this one (the shell, the pipeline)
-    wait for it and appear only when they are busy themselves.
+    On a CPU, processes above a tenth of a core over ``interval_s``; parents of this one (the shell, the
+    pipeline) wait for it and appear only when they are busy themselves.
     """
     return _gpu_users() if kind == "cuda" else _cpu_users(interval_s)
 
@@ -167,8 +173,8 @@ def _gpu_users() -> list[dict[str, Any]]:
 def exclusive(kind: str, tell: Callable[[str], None] = print) -> Iterator[None]:
     """Hold the device for this user's timed jobs: a second one waits, whoever started it.
 
-    One lock file for each device (a GPU by its UUID, the CPU as a whole) in the user's runtime folder. The system
-    releases it when the process ends, however it ends.
+    One lock file for each device (a GPU by its UUID, the CPU as a whole) in the user's runtime folder. The
+    system releases it when the process ends, however it ends.
     """
     gpu = cuda_gpu() if kind == "cuda" else None
     path = _runtime_folder() / f"cast-{gpu['uuid'] if gpu else 'cpu'}.lock"
@@ -186,7 +192,7 @@ def exclusive(kind: str, tell: Callable[[str], None] = print) -> Iterator[None]:
 
 
 def _runtime_folder() -> Path:
-    """XDG's folder of this login where there is one, else one of this user's in the system's temporary folder."""
+    """XDG's folder of this login where there is one, else one of this user's among temporary files."""
     folder = os.environ.get("XDG_RUNTIME_DIR")
     if folder and os.access(folder, os.W_OK):
         return Path(folder)

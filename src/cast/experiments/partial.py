@@ -1,8 +1,8 @@
 """What a job has measured so far, kept beside its output so that a second run continues.
 
-``<output>.partial`` is a text file. Its first line holds the digest of what is measured (configuration and code) and
-the claim of the process that measures; each further line is one finished unit (a prompt, a packed count) with its
-rows. Killing the process at any moment loses at most the unit in progress.
+``<output>.partial`` is a text file. Its first line holds the digest of what is measured (configuration and
+code) and the claim of the process that measures; each further line is one finished unit (a prompt, a packed
+count) with its rows. Killing the process at any moment loses at most the unit in progress.
 
 * Another digest: the rows belong to another measurement and are discarded, with a note.
 * A living claimant: the second process is refused by name, so two never write one record.
@@ -74,7 +74,9 @@ class Partial:
         CastError: another living process holds the checkpoint, or the disk refuses it.
     """
 
-    def __init__(self, output: str | os.PathLike[str], digest: str, note: Callable[[str], None] = print) -> None:
+    def __init__(
+        self, output: str | os.PathLike[str], digest: str, note: Callable[[str], None] = print
+    ) -> None:
         self.path = Path(f"{os.fspath(output)}.partial")
         self.session = secrets.token_hex(4)
         self.units: list[Unit] = []
@@ -95,7 +97,10 @@ class Partial:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._file.close()
+        if self.units:
+            self._file.close()
+        else:
+            self.discard()  # nothing to continue from
 
     @property
     def done(self) -> set[str]:
@@ -146,6 +151,10 @@ class Partial:
             ) from None
         if claim is not None and _alive_elsewhere(claim):
             raise CastError(f"{self.path} is being written by {claim}; wait for it or end it")
+        if os.fstat(self._file.fileno()).st_nlink == 0:
+            raise CastError(
+                f"{self.path} was finished by another process just now; run again to see its record"
+            )
         if earlier_digest == self._digest:
             self.units = units
             self._file.truncate(end)
@@ -161,7 +170,7 @@ class Partial:
             raise _told(error, self.path) from error
 
     def _read(self) -> tuple[str | None, Claim | None, list[Unit], int]:
-        """Digest, claim, finished units and the length of the intact part; (None, None, [], 0) for a new file."""
+        """Digest, claim, finished units, and the length of the intact part; (None, None, [], 0) if new."""
         self._file.seek(0)
         digest, claim = _claim(self._file.read(_HEADER_BYTES))
         if claim is None:
@@ -240,5 +249,7 @@ def _decode(value: dict[str, Any]) -> Any:
 
 def _told(error: OSError, path: Path) -> CastError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return CastError(f"disk full while writing {path}; free some space and run again, what is done is kept")
+        return CastError(
+            f"disk full while writing {path}; free some space and run again, what is done is kept"
+        )
     return CastError(f"cannot write {path} ({error.strerror}); choose a place that can be written")

@@ -17,12 +17,22 @@ from typing import Any
 
 from cast.experiments.device import describe, other_users
 
-_VERSIONS = ("cast", "torch", "transformers", "safetensors", "numpy", "scipy", "pandas", "hydra-core", "snakemake")
+_VERSIONS = (
+    "cast",
+    "torch",
+    "transformers",
+    "safetensors",
+    "numpy",
+    "scipy",
+    "pandas",
+    "hydra-core",
+    "snakemake",
+)
 
 
 @functools.cache
 def git_state() -> tuple[str, bool]:
-    """Commit of the source this package runs from and whether files differ from it; ("", False) outside git."""
+    """Commit of the source this package runs from, and whether files differ; ("", False) outside git."""
     folder = Path(__file__).resolve().parent
     commit = _git(folder, "rev-parse", "HEAD")
     if not commit:
@@ -53,7 +63,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def code_version() -> str:
-    """Digest of what measures besides the configuration: this package's source and the libraries it decodes with.
+    """Digest of what measures besides the configuration: this package's source and the decoder's libraries.
 
     Not the git commit: a commit that touches a caption would throw an hour of measurements away.
     """
@@ -91,8 +101,10 @@ class Provenance:
         self._clock = monotonic()  # the wall clock may be set back during a job
         self._before = other_users(self.kind)
 
-    def close(self, *, records: int, sessions: list[str], earlier_s: float = 0.0, **extra: Any) -> dict[str, Any]:
-        """The provenance; ``earlier_s`` are seconds measured in earlier sessions, ``extra`` goes in as it is."""
+    def close(
+        self, *, records: int, sessions: list[str], earlier_s: float = 0.0, **extra: Any
+    ) -> dict[str, Any]:
+        """The provenance; ``earlier_s`` are seconds of earlier sessions, ``extra`` goes in as it is."""
         commit, dirty = git_state()
         return {
             "config": dict(self.config),

@@ -44,6 +44,9 @@ def predict(
     Raises:
         CastError: the probe failed or has no draft, or the rule refuses its inputs.
     """
+    if deployed not in MODES:
+        raise CastError(f"no such mode of the width rule: {deployed}; modes: {', '.join(map(str, MODES))}")
+    default = MODES.index(deployed)
     measured = latency[latency["status"] == "measured"]
     if len(measured) < len(latency) or measured.empty:
         reason = next(iter(latency.loc[latency["status"] != "measured", "reason"]), "no rows")
@@ -59,22 +62,27 @@ def predict(
 
     predictions = []
     for cost, rounding, estimator in MODES:
-        prediction = predict_width(
-            mass_curve,
-            curve,
-            draft_ms=draft_ms,
-            overhead_ms=overhead_ms,
-            grid=list(allowed_widths),
-            cost=cost,
-            rounding=rounding,
-            **({} if estimator is None else {"slope": estimator}),
-        )
+        mode = {"cost": cost, "rounding": rounding, "slope_estimator": estimator}
+        try:
+            prediction = predict_width(
+                mass_curve,
+                curve,
+                draft_ms=draft_ms,
+                overhead_ms=overhead_ms,
+                grid=list(allowed_widths),
+                cost=cost,
+                rounding=rounding,
+                **({} if estimator is None else {"slope": estimator}),
+            )
+        except CastError as error:
+            # A curve that one model of the cost cannot describe leaves the other modes their predictions.
+            if (cost, rounding, estimator) == deployed:
+                raise
+            predictions.append({**mode, "width": None, "reason": str(error)})
+            continue
         fields = asdict(prediction)
         fields["throughput"] = {str(width): value for width, value in prediction.throughput.items()}
-        predictions.append({"cost": cost, "rounding": rounding, "slope_estimator": estimator, **fields})
-    if deployed not in MODES:
-        raise CastError(f"no such mode of the width rule: {deployed}; modes: {', '.join(map(str, MODES))}")
-    default = MODES.index(deployed)
+        predictions.append({**mode, **fields})
     return {
         "width": predictions[default]["width"],
         "default": default,

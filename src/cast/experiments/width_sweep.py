@@ -75,15 +75,17 @@ def run(
     pending = [index for index, prompt in enumerate(prompts) if prompt.id not in done]
     if pending:
         for variant in variants:
-            _generate(pair, encoded[pending[0]], variant, spec, max_new_tokens=WARM_UP_TOKENS)
-    slowest = 0.0
+            _generate(pair, encoded[pending[0]], variant, spec, max_new_tokens=min(WARM_UP_TOKENS, spec.max_new_tokens))
+    expected_s = 0.0  # for one more prompt: the slowest so far, without its traced runs
     for index in pending:
         begun = time.monotonic()
-        if spec.time_limit_s is not None and slowest and begun - started + slowest > spec.time_limit_s:
+        if spec.time_limit_s is not None and expected_s and begun - started + expected_s > spec.time_limit_s:
             return
         turn = index % len(variants)
-        yield _prompt_rows(pair, prompts[index], index, encoded[index], variants[turn:] + variants[:turn], spec)
-        slowest = max(slowest, time.monotonic() - begun)
+        rows = _prompt_rows(pair, prompts[index], index, encoded[index], variants[turn:] + variants[:turn], spec)
+        seconds_per_run = (time.monotonic() - begun) / len(rows)
+        expected_s = max(expected_s, seconds_per_run * len(variants) * spec.repeats)
+        yield rows
 
 
 def encode_for(pair: Pair, prompt: Prompt, max_new_tokens: int) -> Tensor:

@@ -42,39 +42,69 @@ class DFlashConfig:
         """Read the raw JSON; `rope_theta` and `block_size` may stand at either of their two places.
 
         Raises:
-            CastError: another architecture, a DFlash 2 checkpoint, a scaled RoPE or a missing key.
+            CastError: another architecture, a DFlash 2 checkpoint, a scaled RoPE, or a missing or impossible value.
         """
         if "DFlashDraftModel" not in (raw.get("architectures") or []):
             raise CastError(f"not a DFlash drafter: its config.json has architectures {raw.get('architectures')}")
-        block = raw.get("dflash_config") or {}
+        block = _section(raw, "dflash_config")
         second_generation = [key for key in block if key.startswith(("conv_", "selector_"))]
         if second_generation:
             raise CastError(f"DFlash 2 checkpoints are not supported (config key {second_generation[0]!r})")
-        rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+        rope = _section(raw, "rope_parameters") or _section(raw, "rope_scaling")
         if rope.get("rope_type", rope.get("type", "default")) != "default":
             raise CastError(f"a drafter with scaled RoPE is not supported: {rope}")
-        try:
-            layers = raw["num_hidden_layers"]
-            heads = raw["num_attention_heads"]
-            return cls(
-                hidden_size=raw["hidden_size"],
-                intermediate_size=raw["intermediate_size"],
-                layers=layers,
-                heads=heads,
-                kv_heads=raw.get("num_key_value_heads") or heads,
-                head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
-                rms_norm_eps=raw["rms_norm_eps"],
-                rope_theta=rope.get("rope_theta") or raw["rope_theta"],
-                attention_bias=bool(raw.get("attention_bias", False)),
-                block_size=raw.get("block_size") or block["block_size"],
-                mask_token_id=block["mask_token_id"],
-                target_layer_ids=tuple(
-                    block.get("target_layer_ids") or default_target_layers(raw["num_target_layers"], layers)
-                ),
-                vocab_size=raw.get("vocab_size"),
-            )
-        except KeyError as missing:
-            raise CastError(f"the drafter's config.json lacks {missing}") from None
+        layers, heads = _count(raw, "num_hidden_layers"), _count(raw, "num_attention_heads")
+        hidden_size = _count(raw, "hidden_size")
+        taps = block.get("target_layer_ids")
+        if taps is None:
+            taps = default_target_layers(_count(raw, "num_target_layers"), layers)
+        if not isinstance(taps, list) or not taps or not all(type(layer) is int for layer in taps):
+            raise CastError(f"target_layer_ids in the drafter's config.json must be a list of layers, not {taps!r}")
+        return cls(
+            hidden_size=hidden_size,
+            intermediate_size=_count(raw, "intermediate_size"),
+            layers=layers,
+            heads=heads,
+            kv_heads=_count(raw, "num_key_value_heads", heads),
+            head_dim=_count(raw, "head_dim", hidden_size // heads),
+            rms_norm_eps=_positive(raw, "rms_norm_eps"),
+            rope_theta=_positive(rope if rope.get("rope_theta") is not None else raw, "rope_theta"),
+            attention_bias=bool(raw.get("attention_bias", False)),
+            block_size=_count(raw if raw.get("block_size") is not None else block, "block_size", at_least=2),
+            mask_token_id=_mask_token(block),
+            target_layer_ids=tuple(taps),
+            vocab_size=_count(raw, "vocab_size") if raw.get("vocab_size") is not None else None,
+        )
+
+
+def _section(raw: dict, key: str) -> dict:
+    section = raw.get(key) or {}
+    if not isinstance(section, dict):
+        raise CastError(f"{key} in the drafter's config.json must be an object, not {section!r}")
+    return section
+
+
+def _count(raw: dict, key: str, default: int | None = None, *, at_least: int = 1) -> int:
+    value = raw.get(key)
+    if value is None and default is not None:
+        return default
+    if type(value) is not int or value < at_least:
+        raise CastError(f"{key} in the drafter's config.json must be a whole number from {at_least}, not {value!r}")
+    return value
+
+
+def _mask_token(block: dict) -> int:
+    token = block.get("mask_token_id")
+    if type(token) is not int or token < 0:
+        raise CastError(f"the drafter's config.json names no mask token: mask_token_id is {token!r}")
+    return token
+
+
+def _positive(raw: dict, key: str) -> float:
+    value = raw.get(key)
+    if type(value) not in (int, float) or not value > 0:
+        raise CastError(f"{key} in the drafter's config.json must be a number above 0, not {value!r}")
+    return float(value)
 
 
 def default_target_layers(target_layers: int, draft_layers: int) -> list[int]:
@@ -172,6 +202,8 @@ class DFlashDrafter(nn.Module):
                 f"the drafter's mask token {config.mask_token_id} is outside the target's vocabulary of "
                 f"{target.vocab_size} tokens"
             )
+        if list(config.target_layer_ids) != sorted(set(config.target_layer_ids)):
+            raise CastError(f"the drafter's tapped layers {list(config.target_layer_ids)} are not strictly ascending")
         # The published layout takes stock hidden states, whose last entry is normed: a tap there is ambiguous.
         outside = [layer for layer in config.target_layer_ids if not 0 <= layer < target.layers - 1]
         if outside:
@@ -187,14 +219,14 @@ class DFlashDrafter(nn.Module):
         if table is None or len(table.cos) < positions or table.cos.dtype != weight.dtype:
             exponent = torch.arange(0, self.config.head_dim, 2, device=weight.device, dtype=torch.float32)
             inv_freq = self.config.rope_theta ** -(exponent / self.config.head_dim)
-            self._rotary_table = RotaryTable(inv_freq, 1.0, positions, weight.dtype)
-        return self._rotary_table
+            table = self._rotary_table = RotaryTable(inv_freq, 1.0, positions, weight.dtype)
+        return table
 
     def new_cache(self, capacity: int) -> KVCache:
         """An empty feature cache for `capacity` committed positions and one block."""
         config, weight = self.config, self.fc.weight
-        self.rotary_table(capacity)
-        return KVCache(config.layers, config.kv_heads, config.head_dim, capacity, weight.dtype, weight.device)
+        table = self.rotary_table(capacity)
+        return KVCache(config.layers, config.kv_heads, config.head_dim, capacity, weight.dtype, weight.device, table)
 
     def context(self, features: Tensor) -> Tensor:
         """Fuse tapped hidden states [..., c, taps * H] into the context [..., c, H] that all layers attend to."""
@@ -220,7 +252,7 @@ class DFlashDrafter(nn.Module):
         block[:1] = root
         hidden = target.embed(block)
         context = self.context(features)
-        fresh, table = context.shape[0], self.rotary_table(cache.capacity)
+        fresh, table = context.shape[0], cache.rotary
         root_position = cache.length + fresh
         at_context = slice(cache.length, root_position)
         at_block = slice(root_position, root_position + len(block))

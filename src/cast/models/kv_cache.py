@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from cast.errors import CastError
+from cast.models.layers import RotaryTable
 
 
 class KVCache:
@@ -18,11 +19,19 @@ class KVCache:
     """
 
     def __init__(
-        self, layers: int, kv_heads: int, head_dim: int, capacity: int, dtype: torch.dtype, device: torch.device
+        self,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        capacity: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        rotary: RotaryTable | None = None,
     ):
         self.keys = torch.empty(layers, kv_heads, capacity, head_dim, dtype=dtype, device=device)
         self.values = torch.empty_like(self.keys)
         self.length = 0
+        self.rotary = rotary  # phases of all its positions; with the cache, as generations may share a model
 
     @property
     def capacity(self) -> int:

@@ -17,6 +17,8 @@ def pack(weight: Tensor) -> Tensor:
         return weight
     if not torch.backends.mkldnn.is_available():
         return weight
+    if weight.dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return weight  # oneDNN refuses bfloat16 where the CPU would emulate it
     return torch.ops.mkldnn._reorder_linear_weight(weight)
 
 

@@ -119,20 +119,24 @@ def checkpoint_folder(source: str | Path, revision: str | None = None) -> Path:
 
     try:
         return Path(snapshot_download(str(source), revision=revision, allow_patterns=["*.json", "*.safetensors", "*.txt"]))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CastError(f"checkpoint {source} is no local folder and the hub does not serve it: {reason}") from None
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:  # ValueError: no repository name
+        raise CastError(
+            f"checkpoint {source} is no local folder and the hub does not serve it: {_one_line(error)}"
+        ) from None
 
 
 def read_config(folder: Path) -> dict:
     """`config.json` of a checkpoint folder as raw JSON."""
     path = folder / "config.json"
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CastError(f"checkpoint {folder} has no config.json") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise CastError(f"checkpoint {folder} has a broken config.json: {error}") from None
+    if not isinstance(config, dict):
+        raise CastError(f"checkpoint {folder} has a broken config.json: it holds no JSON object")
+    return config
 
 
 def _read_safetensors(folder: Path) -> dict[str, torch.Tensor]:
@@ -154,8 +158,8 @@ def _target_config(folder: Path):
     read_config(folder)
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (ValueError, OSError, KeyError) as error:
-        raise CastError(f"target {folder} has a config transformers does not accept: {_first_line(error)}") from None
+    except Exception as error:  # transformers validates with classes of its own, which share no base
+        raise CastError(f"target {folder} has a config transformers does not accept: {_one_line(error)}") from None
     check_family(config)
     return config
 
@@ -172,11 +176,14 @@ def _target_model(folder: Path, config, dtype: torch.dtype):
             trust_remote_code=False,
             output_loading_info=True,
         )
-    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-        raise CastError(f"target {folder} cannot be loaded: {_first_line(error)}") from None
-    for problem in ("missing_keys", "mismatched_keys"):
+    except (SafetensorError, OSError, ValueError, RuntimeError, ImportError) as error:
+        raise CastError(f"target {folder} cannot be loaded: {_one_line(error)}") from None
+    for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if report.get(problem):
-            raise CastError(f"target {folder} is incomplete: {problem.replace('_', ' ')} {sorted(report[problem])[0]}")
+            raise CastError(
+                f"target {folder} does not hold the tensors its config.json describes: "
+                f"{problem.replace('_', ' ')}, the first of them {min(report[problem])}"
+            )
     return model.eval().requires_grad_(False)
 
 
@@ -188,7 +195,7 @@ def _tokenizer(folder: Path, vocabulary: int):
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (ValueError, OSError, KeyError) as error:
-        raise CastError(f"target {folder} has a broken tokenizer: {_first_line(error)}") from None
+        raise CastError(f"target {folder} has a broken tokenizer: {_one_line(error)}") from None
     if len(tokenizer) > vocabulary:
         raise CastError(
             f"the tokenizer of {folder} knows {len(tokenizer)} tokens, but the target's vocabulary has {vocabulary}"
@@ -196,5 +203,6 @@ def _tokenizer(folder: Path, vocabulary: int):
     return tokenizer
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+def _one_line(error: Exception) -> str:
+    """An error's text in one line, however it was laid out."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

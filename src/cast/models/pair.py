@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from cast.errors import CastError
 from cast.models.dflash import DFlashDrafter
 from cast.models.target import Target
 
@@ -46,6 +47,12 @@ class Pair:
             drafter = load_drafter(drafter, device=self.device, dtype=self.dtype)
         if drafter is not None:
             drafter.check_fits(self.target)
+            held = drafter.fc.weight
+            if (held.dtype, held.device) != (self.dtype, self.device):
+                raise CastError(
+                    f"the drafter is {held.dtype} on {held.device}, the target {self.dtype} on {self.device}; "
+                    "load it by name, or convert it with drafter.to(...)"
+                )
         return replace(self, drafter=drafter)
 
     def to(self, dtype: torch.dtype) -> Pair:

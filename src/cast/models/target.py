@@ -107,14 +107,15 @@ class Target:
 
     def new_cache(self, capacity: int) -> KVCache:
         """An empty cache for `capacity` tokens, and rotary positions to match."""
-        if self._rotary_table is None or len(self._rotary_table.cos) < capacity:
-            self._rotary_table = RotaryTable(
+        table = self._rotary_table
+        if table is None or len(table.cos) < capacity:
+            table = self._rotary_table = RotaryTable(
                 self._rotary.inv_freq.to(self.device),
                 float(getattr(self._rotary, "attention_scaling", 1.0)),
                 capacity,
                 self.dtype,
             )
-        return KVCache(self.layers, self.kv_heads, self.head_dim, capacity, self.dtype, self.device)
+        return KVCache(self.layers, self.kv_heads, self.head_dim, capacity, self.dtype, self.device, table)
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """Token embeddings [n, H] for int64 ids [n]."""
@@ -148,7 +149,7 @@ class Target:
             last_logits_only: logits of the last row only, for a prefill.
         """
         hidden = self.embed(token_ids)
-        cos_sin = self._rotary_table.at(positions)
+        cos_sin = cache.rotary.at(positions)
         tapped = []
         for index, layer in enumerate(self.decoder_layers):
             hidden = hidden + self._attention(layer, index, hidden, cos_sin, cache, mask, causal)
@@ -188,6 +189,8 @@ def check_family(config) -> None:
     """
     if config.model_type not in FAMILIES:
         raise CastError(f"target of type {config.model_type!r} is not supported; supported: {', '.join(FAMILIES)}")
+    if getattr(config, "quantization_config", None):
+        raise CastError("a quantised target is not supported; load the original checkpoint")
     if config.hidden_act != "silu":
         raise CastError(f"target activation {config.hidden_act!r} is not supported; only silu is")
     if getattr(config, "use_sliding_window", False) and getattr(config, "sliding_window", None):

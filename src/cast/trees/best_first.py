@@ -10,6 +10,10 @@ from cast.errors import CastError
 from cast.trees.candidate import ROOT, CandidateTree
 
 
+ROUNDING = 1e-6
+"""How far above 0 a log-probability may be rounded."""
+
+
 def best_first_tree(log_probs: Tensor, budget: int, top_k: int = 8) -> CandidateTree:
     """The `budget` candidate sequences of largest plug-in score, within the top `top_k` tokens of each position.
 
@@ -83,6 +87,7 @@ def best_first_tree_from_topk(log_probs: Tensor, tokens: Tensor, budget: int) ->
     scores = torch.as_tensor(log_probs).detach().to("cpu", torch.float32).numpy()
     token_ids = torch.as_tensor(tokens).detach().to("cpu", torch.int64).numpy()
     _check(scores, token_ids, budget)
+    scores = np.minimum(scores, 0)  # a child may never outweigh its parent
     parent, depth, rank, mass = _best_prefixes(scores, budget)
     return CandidateTree(
         tokens=torch.from_numpy(token_ids[depth - 1, rank]),
@@ -99,6 +104,8 @@ def _check(scores: np.ndarray, tokens: np.ndarray, budget: int) -> None:
         raise CastError(f"budget must be 0 or more, not {budget}")
     if np.isnan(scores).any():
         raise CastError("the drafter returned NaN logits; check its checkpoint and dtype")
+    if (scores > ROUNDING).any():
+        raise CastError(f"log_probs holds {scores.max():.3g}, which is no log-probability; apply log_softmax first")
     if (scores[:, 1:] > scores[:, :-1]).any():
         raise CastError("log_probs must be descending within each position")
 

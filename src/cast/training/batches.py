@@ -1,0 +1,161 @@
+"""Batches of anchored blocks, a pure function of the data, the seed and the step, so that a run can
+resume.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from cast.errors import CastError
+from cast.training.objective import Batch
+from cast.training.shards import Sequence, read_shard
+
+
+def load_sequences(folder: Path, shards: int | None = None, max_repeat_share: float = 1.0) -> list[Sequence]:
+    """The sequences of the first `shards` shards (all of them when None), without the looping ones.
+
+    Raises:
+        CastError: there are none.
+    """
+    paths = sorted(Path(folder).rglob("shard-*.safetensors"))
+    paths = paths if shards is None else paths[:shards]
+    sequences = [s for path in paths for s in read_shard(path) if s.repeat_share() <= max_repeat_share]
+    if not sequences:
+        raise CastError(f"no training sequences in {folder}; run the generate stage first")
+    return sequences
+
+
+@dataclass
+class BatchSpec:
+    """How batches are drawn.
+
+    Attributes:
+        sequences: per batch.
+        anchors: blocks per sequence.
+        decay: gamma; slot k counts exp(-(k - 1) / gamma).
+        loop_weight: weight of a sequence whose 8-grams repeat (share of 0.1 and more).
+        sampled_tokens: how many tokens the data never shows stand for all of them in a step's softmax; None
+            runs it over the whole vocabulary.
+    """
+
+    sequences: int = 8
+    anchors: int = 12
+    block_size: int = 16
+    decay: float = 5.0
+    loop_weight: float = 0.25
+    sampled_tokens: int | None = 2048
+    seed: int = 0
+
+
+class Batches:
+    """Draws the batch of any step.
+
+    Every epoch is a permutation of the sequences, cut into runs of similar length. The decay is applied by
+    sampling, not by weighting: slot k is scored with probability exp(-(k - 1) / gamma). The expected
+    gradient is the same and the language-model head, the dearest part of a step, sees a third of the
+    positions. Its softmax runs over every token the data shows and over a fresh sample of the others,
+    weighted up to the number of others.
+
+    Args:
+        vocab_size: of the target.
+    """
+
+    def __init__(self, sequences: list[Sequence], spec: BatchSpec, vocab_size: int):
+        self.spec = spec
+        self.sequences = [s for s in sequences if len(s.tokens) - s.prompt_tokens >= 3]
+        self.loops = torch.tensor([s.repeat_share() >= 0.1 for s in self.sequences])
+        self.per_epoch = len(self.sequences) // spec.sequences
+        if not self.per_epoch:
+            raise CastError(
+                f"{len(self.sequences)} sequences do not fill one batch of {spec.sequences}; generate more"
+            )
+        self._order: tuple[int, list[list[int]]] | None = None
+        shown = torch.zeros(vocab_size, dtype=torch.bool)
+        for s in self.sequences:
+            shown[s.tokens[s.prompt_tokens :].long()] = True
+            shown[s.label_ids.long()] = True
+        if spec.sampled_tokens is None:
+            shown[:] = True
+        self.shown, self.others = shown.nonzero().flatten(), (~shown).nonzero().flatten()
+        self._index = torch.empty(vocab_size, dtype=torch.long)
+        self._index[self.shown] = torch.arange(len(self.shown))
+
+    def at(self, step: int) -> Batch:
+        """The batch of a step, counted from 0."""
+        epoch, index = divmod(step, self.per_epoch)
+        generator = torch.Generator().manual_seed(self.spec.seed * 1_000_003 + step)
+        return self._assemble(self._epoch(epoch)[index], generator)
+
+    def _epoch(self, epoch: int) -> list[list[int]]:
+        if self._order is None or self._order[0] != epoch:
+            generator = torch.Generator().manual_seed(self.spec.seed * 7919 + epoch)
+            order = torch.randperm(len(self.sequences), generator=generator).tolist()
+            size, window = self.spec.sequences, 16 * self.spec.sequences
+            groups = []
+            for first in range(0, len(order), window):
+                near = sorted(order[first : first + window], key=lambda i: len(self.sequences[i].tokens))
+                groups += [near[i : i + size] for i in range(0, len(near) - size + 1, size)]
+            groups = [groups[i] for i in torch.randperm(len(groups), generator=generator).tolist()]
+            while len(groups) < self.per_epoch:
+                groups.append(groups[len(groups) % max(1, len(groups) - 1)])
+            self._order = epoch, groups
+        return self._order[1]
+
+    def _vocabulary(self, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        count = min(self.spec.sampled_tokens or 0, len(self.others))
+        sample = self.others[torch.randperm(len(self.others), generator=generator)[:count]]
+        bias = torch.zeros(len(self.shown) + count)
+        if count:
+            bias[len(self.shown) :] = math.log(len(self.others) / count)
+        return torch.cat((self.shown, sample)), bias
+
+    def _assemble(self, members: list[int], generator: torch.Generator) -> Batch:
+        spec = self.spec
+        chosen = [self.sequences[i] for i in members]
+        length = max(len(s.features) for s in chosen)
+        features = torch.zeros(
+            len(chosen), length, chosen[0].features.shape[1], dtype=chosen[0].features.dtype
+        )
+        anchors = torch.empty(len(chosen), spec.anchors, dtype=torch.long)
+        anchor_tokens = torch.empty_like(anchors)
+        keep_probability = torch.exp(-torch.arange(spec.block_size - 1) / spec.decay)
+        rows, slots, labels, soft_ids, soft_logp, weights = [], [], [], [], [], []
+        for n, (member, s) in enumerate(zip(members, chosen, strict=True)):
+            features[n, : len(s.features)] = s.features
+            # The first anchor of a generation is the first new token; the last one has a token to predict.
+            candidates = len(s.tokens) - 1 - s.prompt_tokens
+            repeats = math.ceil(spec.anchors / candidates)
+            picked = torch.cat([torch.randperm(candidates, generator=generator) for _ in range(repeats)])[
+                : spec.anchors
+            ]
+            anchors[n] = picked + s.prompt_tokens
+            anchor_tokens[n] = s.tokens[anchors[n]].long()
+            scored = torch.rand(spec.anchors, spec.block_size - 1, generator=generator) < keep_probability
+            block, slot = scored.nonzero(as_tuple=True)
+            slot = slot + 1
+            position = anchors[n][block] + slot
+            inside = position < len(s.tokens)
+            block, slot, position = block[inside], slot[inside], position[inside]
+            rows.append(block + n * spec.anchors)
+            slots.append(slot)
+            labels.append(self._index[s.tokens[position].long()])
+            soft_ids.append(self._index[s.label_ids[position - s.prompt_tokens].long()])
+            soft_logp.append(s.label_logp[position - s.prompt_tokens].float())
+            weights.append(torch.full((len(slot),), spec.loop_weight if self.loops[member] else 1.0))
+        return Batch(
+            features,
+            anchor_tokens,
+            anchors,
+            torch.cat(rows),
+            torch.cat(slots),
+            *self._vocabulary(generator),
+            torch.cat(labels),
+            torch.cat(soft_ids),
+            torch.cat(soft_logp).softmax(-1),
+            torch.cat(weights),
+            spec.block_size,
+        )

@@ -1,0 +1,167 @@
+"""The training objective: masked blocks behind anchors, scored against the target's tokens and distributions.
+
+A block starts at an anchor, a position whose token is known (at decoding time, the pending root). It sees the
+features strictly before the anchor and, in both directions, its own slots [anchor, mask, ..., mask]; slot j
+is to predict the token j positions after the anchor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cast.models.dflash import DFlashDrafter
+
+
+@dataclass
+class Batch:
+    """Padded sequences with anchors.
+
+    Attributes:
+        features: [S, T, taps * H], zero behind each sequence's end.
+        anchor_tokens: int64 [S, A], the token at each anchor.
+        anchors: int64 [S, A], positions.
+        rows, slots: int64 [P], which block (of S * A, flat) and which slot (1 to B - 1) each scored position
+            is.
+        vocabulary, vocabulary_bias: int64 and float32 [M], the tokens the softmax runs over and what is
+            added to their logits (log of how many tokens a sampled one stands for).
+        labels: int64 [P], the target's token there, as an index into `vocabulary`.
+        soft_ids, soft_weights: int64 (indices into `vocabulary`) and float32 [P, K], the target's
+            distribution there (weights sum to one).
+        weights: float32 [P].
+        block_size: B of these blocks, at most the head's own.
+    """
+
+    features: Tensor
+    anchor_tokens: Tensor
+    anchors: Tensor
+    rows: Tensor
+    slots: Tensor
+    vocabulary: Tensor
+    vocabulary_bias: Tensor
+    labels: Tensor
+    soft_ids: Tensor
+    soft_weights: Tensor
+    weights: Tensor
+
+    block_size: int
+
+    def to(self, device) -> Batch:
+        return Batch(**{name: v.to(device) if isinstance(v, Tensor) else v for name, v in vars(self).items()})
+
+
+def block_hidden(
+    drafter: DFlashDrafter,
+    embedding: Tensor,
+    features: Tensor,
+    anchor_tokens: Tensor,
+    anchors: Tensor,
+    block_size: int | None = None,
+) -> Tensor:
+    """Normed hidden states [S, A, B, H] of every slot of every block, all sequences and anchors in one pass.
+
+    Args:
+        embedding: the target's table [V, H].
+        features: [S, T, taps * H].
+        anchor_tokens, anchors: int64 [S, A].
+        block_size: B, the head's own when None.
+    """
+    sequences, count = anchors.shape
+    block, length = block_size or drafter.block_size, features.shape[1]
+    ids = torch.full((sequences, count, block), drafter.config.mask_token_id, device=anchors.device)
+    ids[..., 0] = anchor_tokens
+    hidden = F.embedding(ids.flatten(1), embedding).to(features.dtype)
+    slots = (anchors[..., None] + torch.arange(block, device=anchors.device)).flatten(1)
+    table = drafter.rotary_table(max(length, int(slots.max()) + 1))
+    context_phase = table.cos[:length], table.sin[:length]
+    block_phase = table.cos[slots], table.sin[slots]
+    context = drafter.context(features)
+    group = drafter.config.heads // drafter.config.kv_heads
+    mask = block_mask(anchors, length, block, features.dtype).repeat(1, 1, group, 1)
+    for layer in drafter.layers:
+        attention = layer.self_attn
+        normed = layer.input_layernorm(hidden)
+        context_keys, context_values = attention.keys_values(context, context_phase)
+        block_keys, block_values = attention.keys_values(normed, block_phase)
+        keys = torch.cat((context_keys, block_keys), dim=1).transpose(1, 2)
+        values = torch.cat((context_values, block_values), dim=1).transpose(1, 2)
+        query = attention.queries(normed, block_phase)
+        query = query.unflatten(2, (-1, group)).permute(0, 2, 3, 1, 4).flatten(2, 3)
+        out = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+        out = out.unflatten(2, (group, -1)).permute(0, 3, 1, 2, 4).flatten(2)
+        hidden = hidden + attention.o_proj(out)
+        hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+    return drafter.norm(hidden).unflatten(1, (count, block))
+
+
+def block_mask(anchors: Tensor, length: int, block: int, dtype: torch.dtype) -> Tensor:
+    """Additive [S, 1, A * B, length + A * B]: context strictly before the anchor, and the block's own
+    slots.
+    """
+    count = anchors.shape[1]
+    context = torch.arange(length, device=anchors.device) < anchors[..., None]
+    context = context.repeat_interleave(block, dim=1)
+    own = torch.eye(count, dtype=torch.bool, device=anchors.device)
+    own = own.repeat_interleave(block, 0).repeat_interleave(block, 1).expand(len(anchors), -1, -1)
+    visible = torch.cat((context, own), dim=-1)[:, None]
+    return torch.zeros(visible.shape, dtype=dtype, device=anchors.device).masked_fill(~visible, float("-inf"))
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    """Weighted cross-entropy against sparse targets through a frozen language-model head.
+
+    Logits exist for one chunk of positions at a time, and the gradient with respect to the hidden states is
+    taken on the spot, so [P, V] is never held and nothing is computed twice.
+    """
+
+    @staticmethod
+    def forward(ctx, hidden, lm_head, bias, target_ids, target_weights, weights, chunk):
+        gradient, losses = torch.empty_like(hidden), hidden.new_empty(len(hidden), dtype=torch.float32)
+        for part in torch.arange(len(hidden), device=hidden.device).split(chunk):
+            part = slice(int(part[0]), int(part[-1]) + 1)
+            logits = F.linear(hidden[part], lm_head).float().add_(bias)
+            ids, mass = target_ids[part], target_weights[part]
+            logits.sub_(logits.amax(-1, keepdim=True))
+            wanted = (logits.gather(1, ids) * mass).sum(-1)
+            slope = logits.exp_()
+            normaliser = slope.sum(-1, keepdim=True)
+            losses[part] = normaliser.log()[:, 0] - wanted
+            slope.mul_(weights[part, None] / normaliser).scatter_add_(1, ids, -mass * weights[part, None])
+            gradient[part] = slope.to(lm_head.dtype) @ lm_head
+        ctx.save_for_backward(gradient)
+        return (losses * weights).sum(), losses
+
+    @staticmethod
+    def backward(ctx, scale, _):
+        (gradient,) = ctx.saved_tensors
+        return gradient * scale.to(gradient.dtype), None, None, None, None, None, None
+
+
+def block_loss(
+    drafter: DFlashDrafter,
+    embedding: Tensor,
+    lm_head: Tensor,
+    batch: Batch,
+    soft_share: float,
+    chunk: int = 512,
+) -> tuple[Tensor, Tensor]:
+    """Mean weighted cross-entropy of a batch, and the unweighted loss of each scored position, float32 [P].
+
+    The label distribution is `1 - soft_share` on the target's token and `soft_share` on the target's own
+    distribution there: the first is what greedy verification tests, the second calibrates the runners-up.
+    """
+    hidden = block_hidden(
+        drafter, embedding, batch.features, batch.anchor_tokens, batch.anchors, batch.block_size
+    )
+    hidden = hidden.flatten(0, 1)[batch.rows, batch.slots]
+    ids = torch.cat((batch.labels[:, None], batch.soft_ids), dim=1)
+    hard = torch.full_like(batch.soft_weights[:, :1], 1 - soft_share)
+    mass = torch.cat((hard, batch.soft_weights * soft_share), dim=1)
+    weights = batch.weights / batch.weights.sum()
+    total, losses = _ChunkedCrossEntropy.apply(
+        hidden, lm_head[batch.vocabulary], batch.vocabulary_bias, ids, mass, weights, chunk
+    )
+    return total, losses

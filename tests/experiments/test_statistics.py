@@ -1,0 +1,275 @@
+import math
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_records import decode_row, failed_row
+
+from cast.errors import CastError
+from cast.experiments.records import DECODE
+from cast.experiments.statistics import bootstrap_interval, cell_summary, setting_summary, width_gap
+
+
+def run(method, budget, prompt, ms_per_token, **changes):
+    """A measured row; new_tokens = 50, and R = 50 / rounds unless given."""
+    row = {"method": method, "budget": budget, "prompt_id": f"p{prompt}", "prompt_index": prompt}
+    row |= {"ms_per_token": ms_per_token, "new_tokens": 50, "rounds": 20, "committed_tokens": 50} | changes
+    return decode_row(**row, decode_ms=row["ms_per_token"] * row["new_tokens"])
+
+
+def records(*rows):
+    return DECODE.validate(pd.DataFrame(rows))
+
+
+def cell(summary, method, budget, **where):
+    for column, value in ({"method": method, "budget": budget} | where).items():
+        summary = summary[summary[column] == value]
+    assert len(summary) == 1
+    return summary.iloc[0]
+
+
+def three_methods(prompts=6, **changes):
+    rows = []
+    for i in range(prompts):
+        rows += [
+            run("autoregressive", 0, i, 40.0 + i, rounds=50, **changes),
+            run("dflash", 15, i, 20.0 + i, **changes),
+            run("cast", 31, i, 15.0 + i % 3, **changes),
+        ]
+    return rows
+
+
+def test_means_ratios_and_counts():
+    summary = cell_summary(records(*three_methods()), resamples=200)
+    assert summary[["method", "budget"]].to_numpy().tolist() == [
+        ["autoregressive", 0],
+        ["cast", 31],
+        ["dflash", 15],
+    ]
+    cast = cell(summary, "cast", 31)
+    assert cast["ms_per_token"] == pytest.approx(16.0)
+    assert cast["speedup"] == pytest.approx(42.5 / 16.0)
+    assert cast["gain"] == pytest.approx(22.5 / 16.0 - 1)
+    assert cast["gain_low"] < cast["gain"] < cast["gain_high"]
+    assert (cast["prompts"], cast["prompts_paired"], cast["prompts_dropped"], cast["failed_rows"]) == (
+        6,
+        6,
+        0,
+        0,
+    )
+    chain = cell(summary, "dflash", 15)
+    assert chain["gain"] == 0.0 and math.isnan(chain["gain_low"])
+    assert chain["prompts_dropped"] == 0
+    alone = cell(summary, "autoregressive", 0)
+    assert alone["speedup"] == 1.0 and alone["gain"] == pytest.approx(22.5 / 42.5 - 1)
+
+
+def test_both_r_statistics_and_both_times():
+    rows = [
+        run("cast", 31, 0, 10.0, new_tokens=10, rounds=2, committed_tokens=10),
+        run("cast", 31, 1, 20.0, new_tokens=50, rounds=50, committed_tokens=50),
+    ]
+    cast = cell(cell_summary(records(*rows), resamples=50), "cast", 31)
+    assert cast["r_prompt_mean"] == pytest.approx((5 + 1) / 2)
+    assert cast["r_pooled"] == pytest.approx(60 / 52)
+    assert cast["ms_per_token"] == pytest.approx(15.0)
+    assert cast["ms_per_token_pooled"] == pytest.approx((100 + 1000) / 60)
+    for missing in ("gain", "gain_low", "speedup"):  # neither baseline was measured
+        assert math.isnan(cast[missing])
+
+
+def test_repeats_are_averaged_within_a_prompt_first():
+    rows = [run("dflash", 15, 0, 20.0, repeat=r) for r in range(3)] + [run("dflash", 15, 1, 40.0)]
+    rows += [run("cast", 31, 0, 10.0 + r, repeat=r) for r in range(3)] + [run("cast", 31, 1, 30.0)]
+    cast = cell(cell_summary(records(*rows), resamples=50), "cast", 31)
+    assert cast["ms_per_token"] == pytest.approx((11 + 30) / 2)
+    assert cast["gain"] == pytest.approx(30 / 20.5 - 1)
+
+
+def test_traced_rows_never_enter():
+    plain = three_methods()
+    traced = [run("cast", 31, i, 900.0, traced=True, repeat=1) for i in range(6)]
+    pd.testing.assert_frame_equal(
+        cell_summary(records(*plain, *traced), resamples=50), cell_summary(records(*plain), resamples=50)
+    )
+
+
+def test_prompts_that_only_one_method_has_are_dropped_from_the_pair():
+    rows = [row for row in three_methods() if (row["method"], row["prompt_id"]) != ("cast", "p5")]
+    rows.append(failed_row(method="cast", budget=31, prompt_id="p5"))
+    cast = cell(cell_summary(records(*rows), resamples=50), "cast", 31)
+    assert (cast["prompts"], cast["prompts_paired"], cast["prompts_dropped"]) == (5, 5, 1)
+    assert cast["gain"] == pytest.approx(22.0 / np.mean([15, 16, 17, 15, 16]) - 1)
+    assert (cast["failed_rows"], cast["reason"]) == (1, "out of memory")
+
+
+def test_a_cell_with_nothing_measured_keeps_its_reason():
+    rows = [*three_methods(), failed_row(method="cast", budget=127, prompt_id="p0")]
+    cast = cell(cell_summary(records(*rows), resamples=50), "cast", 127)
+    assert cast["prompts"] == 0 and cast["reason"] == "out of memory"
+    assert math.isnan(cast["ms_per_token"]) and math.isnan(cast["r_pooled"]) and math.isnan(cast["gain"])
+
+
+def test_a_pair_never_mixes_sessions():
+    rows = [run("dflash", 15, i, 20.0, session="first") for i in range(4)]
+    rows += [run("cast", 31, i, 10.0, session="first" if i < 3 else "second") for i in range(4)]
+    cast = cell(cell_summary(records(*rows), resamples=50), "cast", 31)
+    assert (cast["prompts_paired"], cast["prompts_dropped"]) == (3, 1)
+    assert cast["gain"] == pytest.approx(1.0)
+
+
+def test_low_repeat_columns_follow_the_autoregressive_output():
+    rows = three_methods()
+    for row in rows:
+        looping = row["prompt_id"] in ("p4", "p5")
+        row["repeat_share"] = 0.5 if looping == (row["method"] == "autoregressive") else 0.0
+    cast = cell(cell_summary(records(*rows), resamples=50), "cast", 31)
+    assert cast["prompts_low_repeat"] == 4
+    assert cast["ms_per_token_low_repeat"] == pytest.approx(np.mean([15, 16, 17, 15]))
+    assert cast["gain_low_repeat"] == pytest.approx(21.5 / 15.75 - 1)
+    assert cast["repeat_share"] == pytest.approx(4 * 0.5 / 6)
+    assert cast["gain_low_low_repeat"] < cast["gain_low_repeat"] < cast["gain_high_low_repeat"]
+
+
+def test_departures_count_prompts():
+    rows = three_methods()
+    rows[2] |= {"departure": 7, "departure_gap": 0.01}
+    rows.append(run("cast", 31, 0, 15.0, repeat=1, departure=7, departure_gap=0.01))
+    assert cell(cell_summary(records(*rows), resamples=50), "cast", 31)["departures"] == 1
+
+
+def test_the_baseline_is_the_full_block():
+    rows = three_methods() + [run("dflash", 7, i, 5.0, block_size=8) for i in range(6)]
+    summary = cell_summary(records(*rows), resamples=50)
+    assert cell(summary, "cast", 31)["gain"] == pytest.approx(22.5 / 16.0 - 1)
+    assert cell(summary, "dflash", 7)["gain"] == pytest.approx(22.5 / 5.0 - 1)
+
+
+def test_one_prompt_has_no_interval():
+    cast = cell(cell_summary(records(*three_methods(prompts=1)), resamples=50), "cast", 31)
+    assert cast["gain"] == pytest.approx(20 / 15 - 1)
+    assert math.isnan(cast["gain_low"]) and math.isnan(cast["gain_high"])
+
+
+def test_prompts_that_are_all_alike_have_an_interval_of_no_width():
+    rows = [run(m, b, i, t) for i in range(5) for m, b, t in (("dflash", 15, 20.0), ("cast", 31, 16.0))]
+    cast = cell(cell_summary(records(*rows), resamples=100), "cast", 31)
+    assert (cast["gain"], cast["gain_low"], cast["gain_high"]) == pytest.approx((0.25, 0.25, 0.25))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"temperature": 1.0}, "rows with different temperature"),
+        ({"max_new_tokens": 128}, "rows with different max_new_tokens"),
+        ({"experiment": "other"}, "rows with different experiment"),
+        ({"block_size": 8}, "rows with different block_size"),
+        ({"prompt_id": "p0", "top_k": 8, "drafter": "tiny-head"}, "occurs twice"),
+    ],
+)
+def test_protocols_are_not_averaged(change, message):
+    frame = pd.DataFrame([*three_methods(), run("cast", 31, 9, 15.0) | change])
+    with pytest.raises(CastError, match=message) as caught:
+        cell_summary(frame, resamples=50)
+    assert "\n" not in str(caught.value)
+
+
+def two_domains():
+    rows = three_methods(domain="math")
+    rows += [
+        row | {"ms_per_token": row["ms_per_token"] * 2, "decode_ms": row["decode_ms"] * 2}
+        if row["method"] == "dflash"
+        else row
+        for row in three_methods(domain="code")
+    ]
+    return rows
+
+
+def test_a_setting_is_the_mean_of_its_domains():
+    frame = records(*two_domains())
+    cells = cell_summary(frame, resamples=300)
+    cast = cell(setting_summary(cells, frame, resamples=300), "cast", 31)
+    assert cast["gain"] == pytest.approx(((22.5 / 16 - 1) + (45 / 16 - 1)) / 2)
+    assert cast["gain_low"] < cast["gain"] < cast["gain_high"]
+    assert (cast["domains"], cast["domains_missing"]) == (2, 0)
+    assert cast["speedup"] == pytest.approx(42.5 / 16)
+    assert math.isnan(cell(setting_summary(cells, frame, resamples=50), "dflash", 15)["gain_low"])
+
+
+def test_a_missing_domain_is_counted():
+    frame = records(*(row for row in two_domains() if (row["method"], row["domain"]) != ("cast", "code")))
+    cast = cell(setting_summary(cell_summary(frame, resamples=50), frame, resamples=50), "cast", 31)
+    assert (cast["domains"], cast["domains_missing"]) == (1, 1)
+    assert cast["gain"] == pytest.approx(22.5 / 16 - 1)
+
+
+def sweep():
+    rows = two_domains()
+    rows += [run("cast", 63, i, 12.0 + i % 2, domain=d) for i in range(6) for d in ("math", "code")]
+    rows += [run("cast", 127, i, 11.0, domain="math") for i in range(6)]  # ran out of memory on code
+    return rows
+
+
+def test_gap_to_the_sweep_oracle():
+    frame = records(*sweep())
+    behind = width_gap(frame, {"laptop-tiny": 31}, resamples=300).iloc[0]
+    gains = {31: (22.5 / 16 + 45 / 16) / 2 - 1, 63: (22.5 / 12.5 + 45 / 12.5) / 2 - 1}
+    assert (behind["width"], behind["oracle_width"], behind["widths_compared"]) == (31, 63, 2)
+    assert behind["gain"] == pytest.approx(gains[31]) and behind["oracle_gain"] == pytest.approx(gains[63])
+    assert behind["gap_points"] == pytest.approx(100 * (gains[31] - gains[63]))
+    assert behind["gap_low"] < behind["gap_points"] < behind["gap_high"] <= 0
+    best = width_gap(frame, {"laptop-tiny": 63}, resamples=300).iloc[0]
+    assert best["gap_points"] == 0 and best["gap_high"] == 0
+
+
+def test_a_gap_that_cannot_be_known():
+    gaps = width_gap(records(*sweep()), {"laptop-tiny": 127, "elsewhere": 63}, resamples=50)
+    assert gaps["gap_points"].isna().all() and gaps["oracle_width"].isna().all()
+    assert gaps["reason"].str.contains("not both measured").all()
+
+
+def test_intervals_are_deterministic_and_fast():
+    rng = np.random.default_rng(0)
+    chain = rng.gamma(20, 1.0, 40)
+    pair = np.stack([chain, chain / rng.normal(1.2, 0.1, 40)])
+    started = time.perf_counter()
+    first = bootstrap_interval([pair], lambda strata: strata[0][0].mean(-1) / strata[0][1].mean(-1))
+    assert time.perf_counter() - started < 1.0
+    again = bootstrap_interval([pair], lambda strata: strata[0][0].mean(-1) / strata[0][1].mean(-1))
+    assert first == again and first[0] < 1.2 < first[1]
+
+
+def test_the_interval_equals_scipys_paired_bootstrap():
+    from scipy import stats
+
+    rng = np.random.default_rng(1)
+    pair = rng.gamma(20, 1.0, (2, 30))
+
+    def ratio(chain, tree, axis):
+        return chain.mean(axis=axis) / tree.mean(axis=axis)
+
+    reference = stats.bootstrap(
+        tuple(pair), ratio, paired=True, vectorized=True, n_resamples=2000, rng=np.random.default_rng(5)
+    ).confidence_interval
+    ours = bootstrap_interval([pair], lambda s: s[0][0].mean(-1) / s[0][1].mean(-1), resamples=2000, seed=5)
+    assert ours == pytest.approx(tuple(reference))
+
+
+def test_the_interval_covers_the_true_gain():
+    """200 simulated studies of 40 skewed, correlated prompts: the 95% interval must cover in about 95%."""
+    rng = np.random.default_rng(2)
+    true_gain, covered, studies = 0.25, 0, 200
+    for study in range(studies):
+        tree = rng.gamma(10.0, 1.0, 40)
+        chain = tree * rng.lognormal(
+            np.log(1 + true_gain) - 0.02, 0.2, 40
+        )  # mean ratio 1.25, independent of tree
+        low, high = bootstrap_interval(
+            [np.stack([chain, tree])],
+            lambda strata: strata[0][0].mean(-1) / strata[0][1].mean(-1) - 1,
+            resamples=1000,
+            seed=study,
+        )
+        covered += low <= true_gain <= high
+    assert 0.90 <= covered / studies <= 0.99

@@ -1,0 +1,84 @@
+"""Packed linear weights, rotary tables and masks."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from cast.models.layers import RotaryTable, additive_mask, attend, dense, linear, pack, rotate
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("rows", [1, 2, 17])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_a_packed_linear_map_is_the_linear_map(dtype, rows, with_bias):
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(50, 33, generator=generator).to(dtype)
+    bias = torch.randn(50, generator=generator).to(dtype) if with_bias else None
+    x = torch.randn(rows, 33, generator=generator).to(dtype)
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 0.2, torch.float64: 1e-12}[dtype]
+    torch.testing.assert_close(
+        linear(x, pack(weight), bias), F.linear(x, weight, bias), atol=tolerance, rtol=tolerance
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_packing_is_undone_bit_for_bit(dtype):
+    weight = torch.randn(37, 21, generator=torch.Generator().manual_seed(1)).to(dtype)
+    assert torch.equal(dense(pack(weight)), weight)
+
+
+@pytest.mark.slow
+def test_bf16_works_on_a_cpu_without_native_bf16():
+    """As on a laptop with AVX2 only; oneDNN reads its limit once, so this takes a process of its own."""
+    script = (
+        "import torch\n"
+        "from cast.models.layers import linear, pack\n"
+        "weight, x = torch.eye(32).bfloat16(), torch.arange(64.0).view(2, 32).bfloat16()\n"
+        "assert torch.equal(linear(x, pack(weight)), x)\n"
+    )
+    limited = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script], env=limited, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_rotation_keeps_lengths_and_depends_on_distance_only():
+    inv_freq = 10000.0 ** -(torch.arange(0, 16, 2) / 16)
+    table = RotaryTable(inv_freq, 1.0, 64, torch.float64)
+    query, key = torch.randn(2, 1, 1, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+
+    def score(i, j):
+        return float(
+            (rotate(query, table.at(torch.tensor([i]))) * rotate(key, table.at(torch.tensor([j])))).sum()
+        )
+
+    assert score(3, 3) == pytest.approx(float((query * key).sum()), rel=1e-6)
+    assert score(9, 4) == pytest.approx(score(45, 40), rel=1e-4)
+    rotated = rotate(query, table.at(torch.tensor([50])))
+    assert rotated.norm().item() == pytest.approx(query.norm().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("group", [1, 2, 4])
+def test_attention_of_a_pack_equals_attention_head_by_head(group):
+    n, kv_heads, length, width = 5, 2, 11, 8
+    generator = torch.Generator().manual_seed(3)
+    query = torch.randn(n, kv_heads * group, width, dtype=torch.float64, generator=generator)
+    keys, values = torch.randn(2, kv_heads, length, width, dtype=torch.float64, generator=generator)
+    visible = torch.rand(n, n, generator=generator) > 0.5
+    visible |= torch.eye(n, dtype=torch.bool)
+    mask = additive_mask(visible, length - n, torch.float64, torch.device("cpu"))
+    for used in (mask, None):
+        out = attend(query, keys, values, used).view(n, kv_heads * group, width)
+        for head in range(kv_heads * group):
+            scores = query[:, head] @ keys[head // group].T / width**0.5
+            weights = (scores if used is None else scores + used).softmax(-1)
+            torch.testing.assert_close(out[:, head], weights @ values[head // group])
+
+
+def test_the_mask_hides_inside_the_pack_only():
+    visible = torch.tensor([[True, False], [True, True]])
+    mask = additive_mask(visible, 3, torch.float32, torch.device("cpu"))
+    assert mask.tolist() == [[0, 0, 0, 0, float("-inf")], [0, 0, 0, 0, 0]]

@@ -1,0 +1,137 @@
+"""Our decoder forward against stock transformers, on random tiny models of every supported variation."""
+
+import pytest
+import torch
+from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from cast.errors import CastError
+from cast.models import Target
+from cast.models.target import check_family
+
+SIZES = {
+    "vocab_size": 61,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+PLAIN = {"rope_type": "default", "rope_theta": 77.0}
+VARIATIONS = {
+    "llama": (LlamaConfig, {}),
+    "llama-tied": (LlamaConfig, {"tie_word_embeddings": True}),
+    "llama-bias": (LlamaConfig, {"attention_bias": True, "mlp_bias": True}),
+    "llama-head-dim": (LlamaConfig, {"head_dim": 20}),
+    "llama-one-kv-head": (LlamaConfig, {"num_key_value_heads": 1}),
+    "llama-no-grouping": (LlamaConfig, {"num_key_value_heads": 4}),
+    "llama3-rope": (LlamaConfig, {"rope_parameters": LLAMA3}),
+    "llama-linear-rope": (LlamaConfig, {"rope_parameters": LINEAR}),
+    "llama-theta-eps": (LlamaConfig, {"rope_parameters": PLAIN, "rms_norm_eps": 0.1}),
+    "qwen3": (Qwen3Config, {"head_dim": 12}),
+    "qwen3-tied": (Qwen3Config, {"head_dim": 12, "tie_word_embeddings": True}),
+    "qwen3-bias": (Qwen3Config, {"head_dim": 12, "attention_bias": True}),
+    "qwen3-head-dim": (Qwen3Config, {"head_dim": 32}),
+    "qwen3-yarn": (Qwen3Config, {"head_dim": 16, "rope_parameters": YARN}),
+}
+
+
+def random_model(family, changes):
+    torch.manual_seed(0)
+    config = family(**{**SIZES, **changes})
+    model = {LlamaConfig: LlamaForCausalLM, Qwen3Config: Qwen3ForCausalLM}[family](config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # norms and biases start at 1 and 0, which would hide them
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+@pytest.mark.parametrize("name", VARIATIONS)
+@torch.no_grad()
+def test_logits_and_hidden_states_equal_transformers(name):
+    model = random_model(*VARIATIONS[name])
+    target = Target(model)
+    tokens = torch.randint(SIZES["vocab_size"], (90,), generator=torch.Generator().manual_seed(1))
+    stock = model(tokens[None], output_hidden_states=True, use_cache=False)
+
+    whole = target.forward(tokens, torch.arange(90), target.new_cache(90), causal=True, taps=(0, 1))
+    torch.testing.assert_close(whole.logits, stock.logits[0], atol=1e-4, rtol=1e-4)
+    for layer, hidden in enumerate(whole.taps):
+        torch.testing.assert_close(hidden, stock.hidden_states[layer + 1][0], atol=1e-4, rtol=1e-4)
+
+    # The same through the cache: a prefill, then one token at a time.
+    cache = target.new_cache(90)
+    last = target.forward(tokens[:80], torch.arange(80), cache, causal=True, last_logits_only=True)
+    assert last.logits.shape == (1, SIZES["vocab_size"])
+    torch.testing.assert_close(last.logits[0], stock.logits[0, 79], atol=1e-4, rtol=1e-4)
+    cache.commit(80)
+    for position in range(80, 90):
+        out = target.forward(tokens[position : position + 1], torch.tensor([position]), cache)
+        cache.commit(1)
+        torch.testing.assert_close(out.logits[0], stock.logits[0, position], atol=1e-4, rtol=1e-4)
+
+
+def test_sizes_are_read_from_the_model():
+    target = Target(random_model(*VARIATIONS["qwen3-head-dim"]))
+    assert (target.layers, target.heads, target.kv_heads, target.head_dim) == (3, 4, 2, 32)
+    assert (target.hidden_size, target.vocab_size, target.max_positions) == (48, 61, 256)
+    assert (target.dtype, target.device.type) == (torch.float32, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("generation", "config", "expected"),
+    [([5, 7], 9, (5, 7)), (4, 9, (4,)), (None, 9, (9,)), (None, [1, 2], (1, 2)), (None, None, ())],
+)
+def test_stop_tokens_come_from_the_generation_config_first(generation, config, expected):
+    model = random_model(LlamaConfig, {})
+    model.config.eos_token_id, model.generation_config.eos_token_id = config, generation
+    assert Target(model).stop_token_ids == expected
+
+
+def test_a_copy_in_another_dtype_leaves_the_original_alone():
+    target = Target(random_model(LlamaConfig, {}))
+    double = target.to(torch.float64)
+    assert (target.dtype, double.dtype) == (torch.float32, torch.float64)
+    assert target.embedding.dtype == torch.float32
+    assert double.new_cache(4).keys.dtype == torch.float64
+    tokens = torch.arange(5)
+    outputs = [t.forward(tokens, tokens, t.new_cache(5), causal=True).logits for t in (target, double)]
+    torch.testing.assert_close(outputs[0].double(), outputs[1], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        GPT2Config(),
+        LlamaConfig(**SIZES, hidden_act="gelu"),
+        Qwen3Config(**SIZES, use_sliding_window=True, sliding_window=16, max_window_layers=1),
+        LlamaConfig(**SIZES, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
+    ],
+    ids=["gpt2", "gelu", "sliding-window", "dynamic-rope"],
+)
+def test_unsupported_families_are_one_line(config):
+    with pytest.raises(CastError, match="not supported") as error:
+        check_family(config)
+    assert "\n" not in str(error.value)
+
+
+def test_rotary_positions_grow_with_the_longest_cache():
+    model = random_model(LlamaConfig, {})
+    target = Target(model)
+    target.new_cache(4)
+    tokens = torch.arange(30)
+    cache = target.new_cache(30)
+    target.new_cache(2)  # a shorter generation must not take positions away from a longer one
+    out = target.forward(tokens, tokens, cache, causal=True)
+    with torch.no_grad():
+        torch.testing.assert_close(out.logits, model(tokens[None]).logits[0], atol=1e-4, rtol=1e-4)

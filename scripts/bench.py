@@ -2,12 +2,13 @@
 
     python scripts/bench.py setting=smollm2_bf16 domain=chat prompt_limit=4 max_new_tokens=64
 
-Prints one JSON object. It takes a width sweep's configuration and measures its first prompts with plain decoding only.
+Prints one JSON object on standard output. It takes a width sweep's configuration and measures its first prompts with plain decoding only.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 from jobs import measuring, pairs
@@ -34,7 +35,7 @@ def bench(config: DictConfig) -> None:
         rows: list[dict[str, Any]] = []
         for row in baseline.run(pair, stock, prompts, max_new_tokens=config.max_new_tokens):
             rows.append(row)
-            print(f"{row['prompt_id']}: ours / transformers = {row['ratio']:.3f}", flush=True)
+            print(f"{row['prompt_id']}: ours / transformers = {row['ratio']:.3f}", file=sys.stderr, flush=True)
     summary = {
         "setting": config.setting.name,
         "device": device.describe(kind, config.device.threads)["name"],

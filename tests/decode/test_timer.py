@@ -117,3 +117,27 @@ def test_collection_is_off_while_decoding(pair, prompt):
     assert states[0] is True  # prefill is outside the window
     assert not any(states[1:])
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize("method", ["autoregressive", "cast"])
+def test_the_loops_own_work_is_not_charged_to_verification(golden_pair, method, monkeypatch):
+    """A slow walk, and for a tree a slow builder, are the loop's: neither drafting nor verifying."""
+    from cast.decode import loop, proposers
+
+    def slowed(call):
+        return lambda *arguments: time.sleep(0.02) or call(*arguments)
+
+    monkeypatch.setattr(loop, "walk", slowed(loop.walk))
+    monkeypatch.setattr(proposers, "best_first_tree_from_topk", slowed(proposers.best_first_tree_from_topk))
+    out = cast.generate(
+        golden_pair("dflash_tiny_qwen3"),
+        torch.tensor([69, 59, 15]),
+        method,
+        budget=7,
+        max_new_tokens=12,
+        stop_token_ids=[],
+        traced=True,
+    )
+    slow_calls = len(out.committed) * (1 if method == "autoregressive" else 2) - (method == "cast")
+    assert out.run.trace_ms["other"] >= 20 * slow_calls
+    assert out.run.decode_ms - out.run.trace_ms["other"] < 20 * slow_calls

@@ -71,7 +71,7 @@ def test_attention_of_a_pack_equals_attention_head_by_head(group):
     visible |= torch.eye(n, dtype=torch.bool)
     mask = additive_mask(visible, length - n, torch.float64, torch.device("cpu"))
     for used in (mask, None):
-        out = attend(query, keys, values, used).view(n, kv_heads * group, width)
+        out = attend(query, keys, values, used if used is None else used.repeat(group, 1)).view(n, kv_heads * group, width)
         for head in range(kv_heads * group):
             scores = query[:, head] @ keys[head // group].T / width**0.5
             weights = (scores if used is None else scores + used).softmax(-1)
@@ -82,3 +82,13 @@ def test_the_mask_hides_inside_the_pack_only():
     visible = torch.tensor([[True, False], [True, True]])
     mask = additive_mask(visible, 3, torch.float32, torch.device("cpu"))
     assert mask.tolist() == [[0, 0, 0, 0, float("-inf")], [0, 0, 0, 0, 0]]
+
+
+def test_the_causal_kernel_behind_a_prefix_equals_the_mask():
+    n, kv_heads, group, length, width = 4, 2, 3, 9, 8
+    generator = torch.Generator().manual_seed(5)
+    query = torch.randn(n, kv_heads * group, width, generator=generator)
+    keys, values = torch.randn(2, kv_heads, length, width, generator=generator)
+    visible = torch.ones(n, n, dtype=torch.bool).tril()
+    mask = additive_mask(visible, length - n, torch.float32, torch.device("cpu")).repeat(group, 1)
+    torch.testing.assert_close(attend(query, keys, values, causal=True), attend(query, keys, values, mask))

@@ -114,6 +114,8 @@ def decode(
         opened = now_ms(device)
         trace = Trace(device) if traced else None
         while True:
+            if trace:
+                trace.lap("other")
             output = verify(target, cache, root, tree, proposer.taps)
             run.target_passes += 1
             if trace:

@@ -80,7 +80,8 @@ class DFlashChain(_BlockProposer):
 
     def propose(self, features, root, trace=None) -> CandidateTree:
         best, tokens = self.marginals(features, root, trace).max(dim=-1)
-        if bool(best.isnan().any()):  # max propagates NaN
+        tokens, undefined = torch.stack((tokens, best.isnan().long())).cpu()  # max propagates NaN
+        if undefined.any():
             raise CastError("the drafter returned NaN logits; check its checkpoint and dtype")
         return chain_tree(tokens)
 
@@ -104,8 +105,7 @@ class CastTree(_BlockProposer):
 
 def top_log_probs(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     """Top-K log-probabilities of the full softmax (not renormalised over the K), fp32 [L, K], and token ids."""
-    scores, tokens = top_candidates(logits, top_k)
-    return scores.float() - logits.float().logsumexp(dim=-1, keepdim=True), tokens
+    return top_candidates(logits, top_k, logits.float().logsumexp(dim=-1, keepdim=True))
 
 
 METHODS = ("autoregressive", "dflash", "cast")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cast.decode import generate
-from cast.decode.timer import now_ms
+from cast.decode.timer import garbage_collection_off, now_ms
 from cast.experiments.prompts import Prompt
 from cast.experiments.width_sweep import encode_for
 from cast.models import Pair
@@ -65,15 +65,17 @@ def _ours(pair: Pair, stock, input_ids: Tensor, tokens: int) -> tuple[float, Ten
 
 def _transformers(pair: Pair, stock, input_ids: Tensor, tokens: int) -> tuple[float, Tensor]:
     def timed(count: int) -> tuple[float, Tensor]:
-        started = now_ms(pair.device)
-        output = stock.generate(
-            input_ids[None],
-            attention_mask=torch.ones_like(input_ids)[None],
-            max_new_tokens=count,
-            min_new_tokens=count,
-            do_sample=False,
-        )
-        return now_ms(pair.device) - started, output[0, len(input_ids) :].cpu()
+        with garbage_collection_off():
+            started = now_ms(pair.device)
+            output = stock.generate(
+                input_ids[None],
+                attention_mask=torch.ones_like(input_ids)[None],
+                max_new_tokens=count,
+                eos_token_id=-1,  # no stop token
+                do_sample=False,
+            )
+            elapsed = now_ms(pair.device) - started
+        return elapsed, output[0, len(input_ids) :].cpu()
 
     prefill_ms, _ = timed(1)
     total_ms, new_tokens = timed(tokens)

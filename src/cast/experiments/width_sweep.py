@@ -6,18 +6,21 @@ import hashlib
 import math
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cast.decode import Generation, generate
+from cast.errors import CastError
 from cast.experiments.exactness import NO_DEPARTURE, check_fp32_departure, departure, repeat_share, top_two_gap
 from cast.experiments.prompts import Prompt, encode
 from cast.models import Pair
 
 WARM_UP_TOKENS = 16
+TRACED_TOKENS = 24
+"""A traced run's share of stages needs few rounds, and it takes time from the timed prompts."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class WidthSweepSpec:
         budgets: tree widths N of the cast method.
         block_size: None for the drafter's own.
         repeats: timed runs of each prompt and method.
-        traced: one more run of the first prompt, with time by stage.
+        traced: one more, shorter run of the first prompt, with time by stage.
         time_limit_s: no prompt starts that is not expected to end within it; the first always runs.
     """
 
@@ -58,6 +61,15 @@ class Variant:
         return {"method": self.method, **({"budget": self.budget} if self.method == "cast" else {})}
 
 
+@dataclass(frozen=True)
+class _Run:
+    variant: Variant
+    repeat: int
+    place: int
+    traced: bool
+    out: Generation
+
+
 def run(
     pair: Pair, prompts: Sequence[Prompt], spec: WidthSweepSpec, done: Collection[str] = ()
 ) -> Iterator[list[dict[str, Any]]]:
@@ -76,22 +88,37 @@ def run(
     if pending:
         for variant in variants:
             _generate(pair, encoded[pending[0]], variant, spec, max_new_tokens=min(WARM_UP_TOKENS, spec.max_new_tokens))
-    expected_s = 0.0  # for one more prompt: the slowest so far, without its traced runs
+    expected_s = 0.0  # for one more prompt: the slowest so far
     for index in pending:
         begun = time.monotonic()
         if spec.time_limit_s is not None and expected_s and begun - started + expected_s > spec.time_limit_s:
             return
         turn = index % len(variants)
-        rows = _prompt_rows(pair, prompts[index], index, encoded[index], variants[turn:] + variants[:turn], spec)
-        seconds_per_run = (time.monotonic() - begun) / len(rows)
-        expected_s = max(expected_s, seconds_per_run * len(variants) * spec.repeats)
-        yield rows
+        order = variants[turn:] + variants[:turn]
+        runs = [
+            _Run(variant, repeat, place, False, _generate(pair, encoded[index], variant, spec))
+            for repeat in range(spec.repeats)
+            for place, variant in enumerate(order)
+        ]
+        expected_s = max(expected_s, time.monotonic() - begun)
+        if spec.traced and index == 0:
+            short = replace(spec, max_new_tokens=min(TRACED_TOKENS, spec.max_new_tokens))
+            runs += [
+                _Run(variant, 0, place, True, _generate(pair, encoded[index], variant, short, traced=True))
+                for place, variant in enumerate(order)
+            ]
+        yield _rows(pair, prompts[index], index, encoded[index], runs, spec)
 
 
 def encode_for(pair: Pair, prompt: Prompt, max_new_tokens: int) -> Tensor:
     """Token ids [T] of a prompt; for a target without tokenizer the text holds the ids themselves."""
     if pair.tokenizer is None:
-        return torch.tensor([int(number) for number in prompt.text.split()])
+        try:
+            return torch.tensor([int(number) for number in prompt.text.split()])
+        except ValueError:
+            raise CastError(
+                f"target {pair.name} has no tokenizer, and prompt {prompt.id} is text; use a domain of token ids"
+            ) from None
     return encode(pair.tokenizer, prompt, max_tokens=pair.target.max_positions - max_new_tokens)
 
 
@@ -112,35 +139,31 @@ def _generate(pair: Pair, input_ids: Tensor, variant: Variant, spec: WidthSweepS
     return generate(pair, input_ids, **{**arguments, **variant.arguments, **changes})
 
 
-def _prompt_rows(
-    pair: Pair, prompt: Prompt, index: int, input_ids: Tensor, order: list[Variant], spec: WidthSweepSpec
+def _rows(
+    pair: Pair, prompt: Prompt, index: int, input_ids: Tensor, runs: list[_Run], spec: WidthSweepSpec
 ) -> list[dict[str, Any]]:
-    runs = [
-        (repeat, place, variant, traced, _generate(pair, input_ids, variant, spec, traced=traced))
-        for traced in ((False, True) if spec.traced and index == 0 else (False,))
-        for repeat in range(1 if traced else spec.repeats)
-        for place, variant in enumerate(order)
-    ]
-    plain = next((out.tokens.tolist() for _, _, variant, _, out in runs if variant.method == "autoregressive"), None)
+    plain = next((run.out.tokens.tolist() for run in runs if run.variant.method == "autoregressive"), None)
     rows = []
-    for repeat, place, variant, traced, out in runs:
+    for run in runs:
+        limit = min(TRACED_TOKENS, spec.max_new_tokens) if run.traced else spec.max_new_tokens
         row = {
-            "method": variant.method,
-            "budget": variant.budget,
+            "method": run.variant.method,
+            "budget": run.variant.budget,
             "prompt_id": prompt.id,
             "prompt_index": index,
-            "repeat": repeat,
+            "repeat": run.repeat,
             "seed": spec.seed,
             "temperature": spec.temperature,
             "top_k": spec.top_k,
             "block_size": spec.block_size or (pair.drafter.block_size if pair.drafter else 1),
-            "max_new_tokens": spec.max_new_tokens,
-            "order": place,
-            "traced": traced,
+            "max_new_tokens": limit,
+            "order": run.place,
+            "traced": run.traced,
             "prompt_tokens": len(input_ids),
         }
-        if out.committed:
-            row |= _measured(out, traced) | _exactness(pair, input_ids, variant, spec, out, plain)
+        if run.out.committed:
+            expected = None if plain is None else plain[:limit]
+            row |= _measured(run.out, run.traced) | _exactness(pair, input_ids, run.variant, spec, run.out, expected)
         else:
             row |= {"status": "failed", "reason": "the output ended at its first token: nothing to time"}
         rows.append(row)

@@ -186,9 +186,13 @@ class DFlashDrafter(nn.Module):
     def target_layer_ids(self) -> tuple[int, ...]:
         return self.config.target_layer_ids
 
-    def check_fits(self, target: Target) -> None:
-        """Raise a CastError unless this head was made for a target of that shape."""
-        config = self.config
+    def check_fits(self, target) -> None:
+        """Raise a CastError unless this head was made for a target of that shape.
+
+        Args:
+            target: the transformers configuration of the target.
+        """
+        config, layers = self.config, target.num_hidden_layers
         if config.hidden_size != target.hidden_size:
             raise CastError(
                 f"the drafter's hidden size {config.hidden_size} does not fit the target's {target.hidden_size}"
@@ -205,11 +209,11 @@ class DFlashDrafter(nn.Module):
         if list(config.target_layer_ids) != sorted(set(config.target_layer_ids)):
             raise CastError(f"the drafter's tapped layers {list(config.target_layer_ids)} are not strictly ascending")
         # The published layout takes stock hidden states, whose last entry is normed: a tap there is ambiguous.
-        outside = [layer for layer in config.target_layer_ids if not 0 <= layer < target.layers - 1]
+        outside = [layer for layer in config.target_layer_ids if not 0 <= layer < layers - 1]
         if outside:
             raise CastError(
-                f"the drafter taps target layer {outside[0]}, but this target has layers 0 to {target.layers - 1} "
-                f"of which 0 to {target.layers - 2} can be tapped"
+                f"the drafter taps target layer {outside[0]}, but this target has layers 0 to {layers - 1} "
+                f"of which 0 to {layers - 2} can be tapped"
             )
 
     def rotary_table(self, positions: int) -> RotaryTable:

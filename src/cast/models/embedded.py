@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 
 from cast.errors import CastError
 from cast.models.loading import load_pair, resolve_device
@@ -104,7 +105,7 @@ def _dequantise(source: Path, folder: Path) -> None:
         model.save_pretrained(partial)
         AutoTokenizer.from_pretrained(**where).save_pretrained(partial)
         partial.rename(folder)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         if not folder.exists():  # another process may have finished first
             raise CastError(f"cannot write the embedded target to {folder.parent}: {error}") from None
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
 
 
 def pack(weight: Tensor) -> Tensor:
@@ -69,8 +70,9 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = No
     Args:
         query: [n, heads, D].
         keys, values: [kv_heads, S, D]; S counts the cached entries and the pack's own.
-        mask: additive [n, S], or None where every row sees every key.
-        causal: the square causal kernel, for a prefill (S == n, no mask).
+        mask: additive [heads / kv_heads * n, S], the same n rows once for each head of a group; None where
+            every row sees every key.
+        causal: the causal kernel: row i sees all but the last n - 1 - i keys.
 
     Returns:
         [n, heads * D].
@@ -79,14 +81,18 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = No
     kv_heads = keys.shape[0]
     group = heads // kv_heads
     if causal:
+        square = keys.shape[1] == n
         out = F.scaled_dot_product_attention(
-            query.transpose(0, 1)[None], keys[None], values[None], is_causal=True, enable_gqa=group > 1
+            query.transpose(0, 1)[None],
+            keys[None],
+            values[None],
+            attn_mask=None if square else causal_lower_right(n, keys.shape[1]),
+            is_causal=square,
+            enable_gqa=group > 1,
         )[0]
         return out.transpose(0, 1).reshape(n, heads * head_dim)
     # The heads that share a key head become extra query rows, so the cache is read once and never repeated.
     query = query.view(n, kv_heads, group, head_dim).permute(1, 2, 0, 3).reshape(kv_heads, group * n, head_dim)
-    if mask is not None:
-        mask = mask.repeat(group, 1)
     out = F.scaled_dot_product_attention(query[None], keys[None], values[None], attn_mask=mask)[0]
     return out.view(kv_heads, group, n, head_dim).permute(2, 0, 1, 3).reshape(n, heads * head_dim)
 

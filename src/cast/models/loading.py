@@ -48,6 +48,7 @@ def load_pair(
     # The drafter goes first: it is small, and a pair that does not fit should not cost a target's load.
     if isinstance(drafter, (str, Path)):
         drafter = load_drafter(drafter, device=device, dtype=dtype, revision=drafter_revision)
+        drafter.check_fits(config)
     pair = Pair(Target(_target_model(folder, config, dtype).to(device)), tokenizer=tokenizer, name=str(target))
     return pair.with_drafter(drafter)
 

@@ -46,7 +46,7 @@ class Pair:
         if isinstance(drafter, (str, Path)):
             drafter = load_drafter(drafter, device=self.device, dtype=self.dtype)
         if drafter is not None:
-            drafter.check_fits(self.target)
+            drafter.check_fits(self.target.config)
             held = drafter.fc.weight
             if (held.dtype, held.device) != (self.dtype, self.device):
                 raise CastError(

@@ -144,12 +144,14 @@ class Target:
             positions: int64 [n], absolute position of each token.
             cache: holds the prefix x.
             mask: additive [n, len(x) + n]; None where each row sees everything (a single token).
-            causal: prefill of an empty cache with the causal kernel.
+            causal: attend with the causal kernel instead of a mask (a prefill, or a chain on a GPU).
             taps: ascending layer indices whose output hidden states are returned.
             last_logits_only: logits of the last row only, for a prefill.
         """
         hidden = self.embed(token_ids)
         cos_sin = cache.rotary.at(positions)
+        if mask is not None:
+            mask = mask.repeat(self.heads // self.kv_heads, 1)
         tapped = []
         for index, layer in enumerate(self.decoder_layers):
             hidden = hidden + self._attention(layer, index, hidden, cos_sin, cache, mask, causal)

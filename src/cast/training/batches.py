@@ -42,10 +42,10 @@ class BatchSpec:
             runs it over the whole vocabulary.
     """
 
-    sequences: int = 8
-    anchors: int = 12
+    sequences: int = 3
+    anchors: int = 24
     block_size: int = 16
-    decay: float = 5.0
+    decay: float = 8.0
     loop_weight: float = 0.25
     sampled_tokens: int | None = 2048
     seed: int = 0

@@ -70,18 +70,18 @@ class TrainSpec:
         max_repeat_share: sequences whose 8-grams repeat more than this are left out.
     """
 
-    steps: int = 4000
-    learning_rate: float = 6e-4
+    steps: int = 6000
+    learning_rate: float = 1e-3
     warm_up: float = 0.04
     weight_decay: float = 0.01
     gradient_norm: float = 1.0
     soft_share: float = 0.5
-    short_share: float = 0.6
-    short_block: int = 8
+    short_share: float = 0.8
+    short_block: int = 6
     parts: int = 2
     data_share: float = 1.0
     max_repeat_share: float = 0.5
-    evaluate_every: int = 500
+    evaluate_every: int = 1000
     evaluate_sequences: int = 60
     checkpoint_every: int = 200
     batch: BatchSpec = field(default_factory=BatchSpec)

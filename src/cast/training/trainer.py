@@ -30,13 +30,13 @@ class Schedule:
 
     Attributes:
         steps: of the whole run; the cosine ends there.
-        learning_rate: at the peak.
+        learning_rate: at the peak, for a matrix of REFERENCE_SIZE.
         warm_up: share of the steps.
         floor: last learning rate, as a share of the peak.
     """
 
     steps: int
-    learning_rate: float = 6e-4
+    learning_rate: float = 1e-3
     warm_up: float = 0.04
     floor: float = 0.02
 
@@ -84,7 +84,7 @@ class Trainer:
             for name, _ in self.drafter.named_parameters()
         }
         # A step moves every matrix by the same share of its size. The layers come from a target with large
-        # weights and `fc` reads features with large values: one rate for both starves the one or shakes the other.
+        # weights and `fc` reads features with large values: one rate starves the first or shakes the other.
         groups = [
             {
                 "params": [m],

@@ -39,15 +39,17 @@ def best_first_tree(log_probs: Tensor, budget: int, top_k: int = 8) -> Candidate
     return best_first_tree_from_topk(*top_candidates(log_probs, top_k), budget)
 
 
-def top_candidates(scores: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
-    """The `top_k` largest scores of each row and their token ids, ties by token id.
+def top_candidates(scores: Tensor, top_k: int, normaliser: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The `top_k` largest scores of each row and their token ids, ties by token id, on the CPU.
 
     Args:
-        scores: float [L, V], on any device.
+        scores: float [L, V], on any device; from another one they come over in a single copy.
         top_k: how many to keep; capped at V.
+        normaliser: float [L, 1], subtracted from the scores that are kept (a log-sum-exp makes logits
+            log-probabilities).
 
     Returns:
-        (scores [L, K], tokens int64 [L, K]), rows sorted by descending score.
+        (scores float32 [L, K], tokens int64 [L, K]), rows sorted by descending score.
 
     Raises:
         CastError: `top_k` below 1, or no position or token to choose from.
@@ -59,14 +61,19 @@ def top_candidates(scores: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
         raise CastError(f"no candidates in scores of shape {list(scores.shape)}")
     top_k = min(top_k, vocabulary)
     values, tokens = scores.topk(min(top_k + 1, vocabulary), dim=-1)
+    columns = [values.double(), tokens.double(), *([] if normaliser is None else [normaliser.double()])]
+    values, tokens, *offset = torch.cat(columns, dim=-1).cpu().split([column.shape[-1] for column in columns], dim=-1)
+    tokens = tokens.long()
     # torch.topk leaves the choice among equal values open, and low-precision logits tie often. Where the cut
     # falls inside a run of equal values, the run's smallest token ids are the ones to keep.
     if vocabulary > top_k:
         cut = values[:, top_k - 1]
         for row in torch.nonzero(values[:, top_k] == cut).flatten().tolist():
             above = int((values[row] > cut[row]).sum())
-            tokens[row, above:top_k] = torch.nonzero(scores[row] == cut[row]).flatten()[: top_k - above]
+            tied = torch.nonzero(scores[row] == cut[row].to(scores.dtype)).flatten()
+            tokens[row, above:top_k] = tied[: top_k - above].cpu()
         values, tokens = values[:, :top_k], tokens[:, :top_k]
+    values = values.float() - offset[0].float() if offset else values.float()
     tokens, order = tokens.sort(dim=-1)
     values = values.gather(-1, order)
     values, order = values.sort(dim=-1, descending=True, stable=True)

@@ -36,7 +36,12 @@ def verify(
     nodes = torch.stack((tree.tokens, tree.depth)).to(target.device, non_blocking=True)
     token_ids = torch.cat((root, nodes[0]))
     positions = torch.nn.functional.pad(nodes[1], (1, 0)) + prefix
-    # A chain is causal; its mask needs no ancestor closure.
-    visible = torch.ones(n + 1, n + 1, dtype=torch.bool).tril() if tree.is_chain else ancestor_mask(tree)
+    if tree.is_chain:
+        if target.device.type == "cuda":
+            return target.forward(token_ids, positions, cache, causal=True, taps=taps)
+        # CPUs have no causal kernel for a pack behind a prefix, but the mask needs no ancestor closure.
+        visible = torch.ones(n + 1, n + 1, dtype=torch.bool).tril()
+    else:
+        visible = ancestor_mask(tree)
     mask = additive_mask(visible, prefix, target.dtype, target.device)
     return target.forward(token_ids, positions, cache, mask=mask, taps=taps)

@@ -1,0 +1,76 @@
+# make reproduce   set up, run the study, write its report
+# make test        set up, run the tests
+# make help        the rest
+
+STUDY ?= embedded
+CORES ?= all
+PYTHON ?= python3
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+RESULTS := results/$(STUDY)
+REPORT := $(RESULTS)/report.html
+SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --quiet rules
+CONFIG := --config study=$(STUDY)
+
+.PHONY: help setup reproduce report dry-run resume test lint format clean-study
+
+help:
+	@echo 'make setup        .venv with the exact versions of requirements.lock'
+	@echo 'make reproduce    setup, study $(STUDY), its report; run it again to continue'
+	@echo 'make dry-run      what the study would still run, and how long it may take'
+	@echo 'make resume       after a crash: refuse while a job is alive, else unlock and continue'
+	@echo 'make clean-study  delete the results of the study'
+	@echo 'make test         setup, all tests'
+	@echo 'make lint         ruff'
+	@echo 'Variables: STUDY=$(STUDY) CORES=$(CORES) PYTHON=$(PYTHON)'
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml requirements.lock requirements-embedded.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: $(PYTHON) is older than Python 3.11; set PYTHON to a newer one" >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+	  -r requirements-embedded.txt
+	@touch $@
+
+# The report is written whatever became of the study, and only when something changed since the last one.
+reproduce: setup
+	@code=0; $(SNAKEMAKE) $(CONFIG) || code=$$?; \
+	$(MAKE) --no-print-directory report || code=$$?; \
+	$(BIN)/python -m workflow.lib.outcome $(RESULTS) || code=$$?; \
+	exit $$code
+
+report: setup
+	@if [ -e $(REPORT) ] && [ -z "$$(find $(RESULTS) workflow/report figures/captions -newer $(REPORT) \
+	    \( -path '*/figures/*' -o -path '*/tables/*' -o -name 'scorecard.*' -o -name '*.rst' \) -print -quit)" ]; then \
+	  echo "report is up to date"; \
+	else \
+	  $(SNAKEMAKE) --report $(REPORT) $(CONFIG) 'gpus=[]'; \
+	fi
+
+dry-run: setup
+	@$(SNAKEMAKE) -n $(CONFIG)
+	@PYTHONPATH=scripts $(BIN)/python -m workflow.lib.estimate $(STUDY)
+
+resume: setup
+	@$(BIN)/python -m workflow.lib.resume $(RESULTS)
+	@$(SNAKEMAKE) --unlock $(CONFIG)
+	@$(MAKE) --no-print-directory reproduce
+
+clean-study:
+	@test -n '$(STUDY)' || { echo 'error: STUDY is empty; name the study to delete' >&2; exit 2; }
+	rm -rf $(RESULTS)
+
+test: setup
+	$(BIN)/python -m pytest -q
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .

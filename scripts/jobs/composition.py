@@ -1,0 +1,198 @@
+"""Compose a job's configuration without starting Hydra's application: the pipeline needs hundreds of them.
+
+`compose_job` gives what ``hydra.compose`` gives for the same overrides (a test holds this for every job of
+the shipped studies) but reads each file once and keeps what jobs share, some ten times faster. Whatever it
+cannot do falls back to Hydra, so the words of an error are Hydra's, folded to one line.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from jobs import schema
+from jobs.messages import one_line
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+# What cannot change a measurement: left out of digests and of Snakemake's params.
+NOT_MEASURED = ("out", "site", "tracking")
+
+
+class ConfigurationError(Exception):
+    """A wrong configuration, told in one line."""
+
+
+def compose_with_hydra(config_name: str, overrides: Sequence[str], conf: Path = CONF) -> DictConfig:
+    """``hydra.compose`` with errors folded to one line; also inside a running Hydra application."""
+    schema.register()
+    application = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(conf), version_base="1.3"):
+            return compose(config_name, overrides=list(overrides))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigurationError(one_line(error)) from None
+    finally:
+        GlobalHydra.instance().hydra = application
+
+
+def compose_job(
+    experiment: str,
+    setting: str,
+    domain: str | None = None,
+    overrides: Sequence[str] = (),
+    conf: Path = CONF,
+) -> DictConfig:
+    """The configuration of one measuring job; ``overrides`` are Hydra's command-line strings."""
+    try:
+        return _merge(experiment, setting, domain, tuple(overrides), conf)
+    except Exception:
+        return compose_with_hydra("config", job_arguments(experiment, setting, domain, overrides), conf)
+
+
+def job_arguments(
+    experiment: str, setting: str, domain: str | None, overrides: Sequence[str] = ()
+) -> list[str]:
+    """The command line that composes the same configuration by hand."""
+    chosen = [f"experiment={experiment}", f"setting={setting}"]
+    if domain is not None:
+        chosen.append(f"domain={domain}")
+    return [*chosen, *overrides]
+
+
+def as_override(key: str, value: Any) -> str:
+    """One value as a Hydra override."""
+    return f"{key}={json.dumps(value, separators=(',', ':'))}"
+
+
+def override_list(overrides: Sequence[str]) -> str:
+    """Overrides as one value that Hydra reads as a list of strings."""
+    return json.dumps(list(overrides), separators=(",", ":"))
+
+
+def plain(config: DictConfig) -> dict[str, Any]:
+    """The resolved configuration as dicts, lists, numbers and strings."""
+    return OmegaConf.to_container(config, resolve=True, throw_on_missing=False, enum_to_str=True)
+
+
+def measured_part(config: DictConfig) -> dict[str, Any]:
+    """What a measurement depends on: the resolved configuration without bookkeeping."""
+    return {key: value for key, value in plain(config).items() if key not in NOT_MEASURED}
+
+
+def config_digest(config: DictConfig) -> str:
+    """SHA-256 of the measured part, 16 hexadecimal digits."""
+    text = json.dumps(measured_part(config), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def options(group: str, conf: Path = CONF) -> list[str]:
+    """The names a group offers."""
+    return sorted(path.stem for path in (conf / group).glob("*.yaml"))
+
+
+def applicable(overrides: Sequence[str], experiment: str) -> list[str]:
+    """Those overrides that this experiment knows.
+
+    A study passes the same overrides to every job; ``budgets=[15,31]`` concerns sweeps and predictions, not
+    the probe. An override that no experiment knows is kept everywhere, so that it fails by name.
+    """
+    known = schema.JOB_SCHEMAS[experiment].__dataclass_fields__
+    anywhere = set().union(*(job.__dataclass_fields__ for job in schema.JOB_SCHEMAS.values()))
+    return [text for text, key in _root_keys(overrides) if key in known or key not in anywhere]
+
+
+def bookkeeping(overrides: Sequence[str]) -> list[str]:
+    """Those overrides that cannot change a measurement."""
+    return [text for text, key in _root_keys(overrides) if key in NOT_MEASURED]
+
+
+def _root_keys(overrides: Sequence[str]) -> list[tuple[str, str]]:
+    """Each override with the group or first key it changes."""
+    parsed = _parse(tuple(overrides))
+    return [
+        (text, re.split(r"[./@]", override.key_or_group)[0])
+        for text, override in zip(overrides, parsed, strict=True)
+    ]
+
+
+@functools.cache
+def _parse(overrides: tuple[str, ...]) -> list[Override]:
+    try:
+        return OverridesParser.create().parse_overrides(list(overrides))
+    except HydraException as error:
+        raise ConfigurationError(one_line(error)) from None
+
+
+@functools.cache
+def _load(path: Path) -> DictConfig:
+    return OmegaConf.load(path)
+
+
+def _body(path: Path) -> DictConfig:
+    return OmegaConf.masked_copy(
+        _load(path), [key for key in _load(path) if key not in ("defaults", "hydra")]
+    )
+
+
+def _choices(experiment: str, setting: str, domain: str | None, conf: Path) -> dict[str, str | None]:
+    """Group -> chosen name, in the order of the root's defaults list, the setting's replacements applied."""
+    chosen: dict[str, str | None] = {}
+    for entry in _load(conf / "config.yaml").defaults:
+        if isinstance(entry, DictConfig):
+            ((group, name),) = entry.items()
+            if not group.startswith("override "):
+                chosen[group] = name
+    chosen.update(experiment=experiment, setting=setting, domain=domain or chosen["domain"])
+    for entry in _load(conf / "setting" / f"{setting}.yaml").defaults:
+        ((group, name),) = entry.items()
+        chosen[group.removeprefix("override /")] = name
+    return chosen
+
+
+@functools.cache
+def _base(experiment: str, chosen: tuple[tuple[str, str | None], ...], conf: Path) -> DictConfig:
+    """Everything but the value overrides, in the order in which Hydra merges it."""
+    config = OmegaConf.structured(schema.JOB_SCHEMAS[experiment])
+    config.merge_with(_body(conf / "experiment" / f"{experiment}.yaml"))
+    for group, name in chosen:
+        if group == "experiment" or name is None:
+            continue
+        body = _body(conf / group / f"{name}.yaml")
+        config.merge_with(body if group == "setting" else {group: body})
+    config.merge_with(_body(conf / "config.yaml"))
+    return config
+
+
+def _merge(
+    experiment: str, setting: str, domain: str | None, overrides: tuple[str, ...], conf: Path
+) -> DictConfig:
+    parsed = _parse(overrides)
+    chosen = _choices(experiment, setting, domain, conf)
+    values = []
+    for override in parsed:
+        if override.type != OverrideType.CHANGE or override.package is not None:
+            raise ConfigurationError(f"{override.input_line}: left to Hydra")
+        if override.key_or_group in chosen:
+            chosen[override.key_or_group] = override.value()
+        else:
+            values.append(override)
+    config = _base(experiment, tuple(chosen.items()), conf).copy()
+    OmegaConf.set_struct(config, True)
+    for override in values:
+        OmegaConf.update(config, override.key_or_group, override.value())
+    return config

@@ -1,0 +1,75 @@
+"""The frame around every script: Hydra composes, the task runs, and whatever a user did wrong is one line."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from cast.errors import CastError
+from jobs import schema
+from jobs.composition import CONF, ConfigurationError
+from jobs.messages import one_line
+
+Task = Callable[[DictConfig], Any]
+
+
+def run(task: Task, *, experiment: str | None = None, config_name: str = "config") -> None:
+    """Run ``task`` under Hydra with this process's command line, and exit.
+
+    Exit codes: 0 done (also where a record says that its cell failed), 2 a problem told in one line,
+    130 interrupted. A traceback means a mistake of the program.
+
+    Args:
+        task: takes the composed configuration.
+        experiment: the experiment this script measures when the command line names none.
+        config_name: the root of the configuration, ``config`` or ``whole_study``.
+    """
+    schema.register()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us instead of Hydra's own printing
+    if experiment and not any(text.startswith("experiment=") for text in sys.argv[1:]):
+        sys.argv.append(f"experiment={experiment}")
+    framed = hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(_framed(task))
+    sys.exit(_exit_code(framed))
+
+
+def _framed(task: Task) -> Task:
+    """Errors leave the task as SystemExit: Hydra adds lines of its own to any other."""
+
+    @functools.wraps(task)
+    def frame(config: DictConfig) -> None:
+        code = _exit_code(lambda: task(config))
+        if code:
+            raise SystemExit(code)
+
+    return frame
+
+
+def _exit_code(call: Callable[[], Any]) -> int:
+    try:
+        call()
+        return 0
+    except (CastError, ConfigurationError) as error:
+        return _tell(str(error))
+    except (HydraException, OmegaConfBaseException) as error:
+        return _tell(one_line(error))
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _tell(f"disk full ({error.filename or 'no path given'}); free some space and run again")
+        raise
+    except KeyboardInterrupt:
+        print("interrupted; what was finished is kept, run the same command to continue", file=sys.stderr)
+        return 130
+
+
+def _tell(message: str) -> int:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return 2

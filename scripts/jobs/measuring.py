@@ -1,0 +1,200 @@
+"""What measuring jobs share: the claim on device and output, checkpoints, identity columns, the record."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from cast.errors import CastError
+from cast.experiments import device
+from cast.experiments.partial import Partial
+from cast.experiments.provenance import Provenance, code_version
+from jobs import pairs
+from jobs.composition import config_digest, options, plain
+from jobs.pairs import Unavailable
+from jobs.status import Status
+
+# Of a folder named by overrides, in characters; file systems allow 255 bytes.
+_LONGEST_NAME = 120
+
+Spec = TypeVar("Spec")
+Rows = list[dict[str, Any]]
+
+
+def require(config: DictConfig, schema: type, script: str) -> None:
+    """Refuse another script's experiment.
+
+    Raises:
+        CastError: ``config`` was composed for an experiment of another kind.
+    """
+    if OmegaConf.get_type(config) is not schema:
+        raise CastError(
+            f"scripts/{script}.py does not measure {config.experiment.name}; "
+            f"drop experiment={config.experiment.name} or call the script that does"
+        )
+
+
+def require_domain(config: DictConfig) -> None:
+    """Refuse a job without prompts."""
+    if config.domain is None:
+        raise CastError(f"no domain given; add domain=<name>, one of {', '.join(options('domain'))}")
+
+
+def output_path(config: DictConfig, script: str, suffix: str = ".parquet") -> Path:
+    """Where the record goes: ``out``, or a folder named by the overrides."""
+    if config.out:
+        return Path(config.out)
+    overrides = (HydraConfig.get().job.override_dirname or "default").replace("/", "_")
+    if len(overrides) > _LONGEST_NAME:
+        digest = hashlib.sha256(overrides.encode()).hexdigest()[:8]
+        overrides = f"{overrides[:_LONGEST_NAME]}-{digest}"
+    return Path("outputs") / script / overrides / f"records{suffix}"
+
+
+def spec_from(config: DictConfig, spec: type[Spec], **values: Any) -> Spec:
+    """Fill a protocol's spec from the configuration's keys of the same names; ``values`` come first."""
+    known = plain(config) | values
+    names = [field.name for field in dataclasses.fields(spec) if field.name in known]
+    return spec(
+        **{name: tuple(known[name]) if isinstance(known[name], list) else known[name] for name in names}
+    )
+
+
+class Measurement:
+    """One job between its claim and its record; made by `measurement`."""
+
+    def __init__(
+        self, config: DictConfig, output: Path, kind: str, partial: Partial, provenance: Provenance
+    ) -> None:
+        self.config = config
+        self.output = output
+        self.kind = kind
+        self.partial = partial
+        self._provenance = provenance
+        self._status: Status | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.config.experiment.name} {self.config.setting.name}/{self.domain}"
+
+    @property
+    def domain(self) -> str:
+        return self.config.domain.name if self.config.domain is not None else "random"
+
+    @property
+    def time_left_s(self) -> float | None:
+        """Of the job's time limit, after what earlier sessions used."""
+        limit = self.config.get("time_limit_s")
+        return None if limit is None else max(limit - self.partial.elapsed_s, 0.0)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The columns every row has."""
+        return {
+            "experiment": self.config.experiment.name,
+            "setting": self.config.setting.name,
+            "device": device.describe(self.kind, self.config.device.threads)["name"],
+            "target": self.config.target.name,
+            "drafter": self.config.drafter.name,
+            "domain": self.domain,
+            "dtype": self.config.setting.dtype.value,
+            "engine": self.config.engine,
+            "threads": self.config.device.threads,
+            "host": socket.gethostname(),
+        }
+
+    def collect(self, units: Iterable[tuple[str, Any]], total: int) -> None:
+        """Take finished units from a protocol into the checkpoint, telling how far it is."""
+        done = len(self.partial.units)
+        with Status(self.label, total, self.time_left_s) as status:
+            start = time.monotonic()
+            for key, content in units:
+                now = time.monotonic()
+                self.partial.append(key, content, now - start)
+                start = now
+                done += 1
+                status.advance(done)
+
+    def rows(self) -> Rows:
+        """All rows of the checkpoint, of every session, with their identity."""
+        identity = {**self.identity, "status": "measured", "reason": ""}
+        return [
+            {**identity, **row, "session": unit.session}
+            for unit in self.partial.units
+            for row in unit.content
+        ]
+
+    def failed(self, rows: Rows, reason: str) -> Rows:
+        """Rows that say why this cell has no numbers."""
+        identity = {**self.identity, "session": self.partial.session}
+        return [{**identity, **row, "status": "failed", "reason": reason} for row in rows]
+
+    def provenance(self, records: int, **extra: Any) -> dict[str, Any]:
+        earlier = sum(u.elapsed_s for u in self.partial.units if u.session != self.partial.session)
+        return self._provenance.close(
+            records=records, sessions=self.partial.sessions, earlier_s=earlier, **extra
+        )
+
+
+@contextlib.contextmanager
+def measurement(config: DictConfig, output: Path, *, resumable: bool = True) -> Iterator[Measurement]:
+    """Claim output and device, set threads, and hand out the job's `Measurement`.
+
+    Args:
+        resumable: False for a measurement that means one moment of the machine, as a latency curve does;
+            what an earlier session left is then thrown away.
+    """
+    kind = device.resolve_kind(config.device.kind.value)
+    device.check_threads(config.device.threads)
+    digest = config_digest(config)
+
+    def note(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    with Partial(output, f"{digest}-{code_version()}", note) as partial:
+        if not resumable:
+            partial.restart()
+        with device.exclusive(kind, note):
+            pairs.set_threads(config.device.threads)
+            provenance = Provenance(plain(config), digest, kind, config.device.threads, config.seed)
+            yield Measurement(config, output, kind, partial, provenance)
+
+
+def guarded(work: Callable[[], None]) -> str:
+    """Do the work; the reason when this cell cannot be measured here, else an empty string.
+
+    Expected: memory that does not suffice, a checkpoint that the hub does not serve, another GPU than the
+    setting's. Everything else is an error.
+    """
+    try:
+        work()
+    except Unavailable as error:
+        return str(error)
+    except MemoryError:
+        return "out of memory"
+    except RuntimeError as error:  # torch's out-of-memory errors, on a GPU and on the CPU
+        text = str(error)
+        if type(error).__name__ == "OutOfMemoryError" or "not enough memory" in text:
+            return f"out of memory: {text.splitlines()[0][:160]}"
+        raise
+    return ""
+
+
+def write(output: Path, frame: pd.DataFrame, schema: Any, provenance: dict[str, Any]) -> None:
+    """Provenance first, record last: where there is a record, it is complete."""
+    from cast.experiments.files import write_json
+    from cast.experiments.records import write_records
+
+    write_json(output.with_suffix(".json"), provenance)
+    write_records(frame, output, schema)

@@ -1,0 +1,74 @@
+"""From a configuration to a target and its drafter."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig
+
+from cast.errors import CastError
+from cast.experiments.device import check_gpu
+
+if TYPE_CHECKING:
+    from cast.models.pair import Pair
+
+
+class Unavailable(Exception):
+    """The cell cannot be measured here, through no mistake of the configuration; the record says why."""
+
+
+def is_hub_id(source: str) -> bool:
+    """True for ``owner/name`` where no such folder exists."""
+    return source.count("/") == 1 and not Path(source).is_dir() and not source.startswith((".", "/"))
+
+
+def load(config: DictConfig, kind: str) -> Pair:
+    """Load the pair of a job on ``cpu`` or ``cuda``.
+
+    Raises:
+        Unavailable: the GPU is not the setting's, or the hub does not serve a checkpoint.
+        CastError: a local checkpoint is missing, broken or does not fit.
+    """
+    try:
+        check_gpu(kind, config.device.gpu_name)
+    except CastError as error:
+        raise Unavailable(str(error)) from error
+
+    from cast.models.embedded import embedded_target
+    from cast.models.loading import load_pair
+
+    quiet_transformers()
+
+    target, drafter = config.target.source, config.drafter.source
+    try:
+        return load_pair(
+            embedded_target() if target == "embedded" else target,
+            drafter,
+            device=kind,
+            dtype=config.setting.dtype.value,
+            revision=config.target.revision,
+            drafter_revision=config.drafter.revision,
+        )
+    except CastError as error:
+        if is_hub_id(target) or is_hub_id(drafter):
+            raise Unavailable(str(error)) from error
+        raise
+
+
+def quiet_transformers() -> None:
+    """No progress bars and no advice from transformers: a log holds what a job says itself."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+
+
+def set_threads(threads: int) -> None:
+    """The CPU threads of everything torch computes; call before anything else imports torch."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(threads)
+    import torch
+
+    torch.set_num_threads(threads)

@@ -1,0 +1,272 @@
+"""The types of the configuration tree, so that a wrong key or value fails before any model is loaded.
+
+One dataclass for each group in ``conf/`` and one root for each kind of job. Hydra merges the YAML files
+into these, which makes ``seed=abc`` or an unknown key an error of one line. ``MISSING`` marks what a YAML
+file must give.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+
+class DeviceKind(StrEnum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class DType(StrEnum):
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+class TrackingMode(StrEnum):
+    none = "none"
+    offline = "offline"
+    online = "online"
+
+
+class Method(StrEnum):
+    autoregressive = "autoregressive"
+    dflash = "dflash"
+    cast = "cast"
+
+
+class Cost(StrEnum):
+    affine = "affine"
+    measured = "measured"
+
+
+class Rounding(StrEnum):
+    up = "up"
+    best = "best"
+
+
+class Slope(StrEnum):
+    least_squares = "least_squares"
+    endpoints = "endpoints"
+
+
+@dataclass
+class Device:
+    """Where a setting runs. ``gpu_name`` is a part of the name the driver must report; null accepts any."""
+
+    name: str = MISSING
+    kind: DeviceKind = MISSING
+    threads: int = MISSING
+    gpu_name: str | None = None
+
+
+@dataclass
+class Target:
+    """``source``: ``embedded``, a folder, or a hub id."""
+
+    name: str = MISSING
+    source: str = MISSING
+    revision: str | None = None
+
+
+@dataclass
+class Drafter:
+    """``source``: a folder or a hub id."""
+
+    name: str = MISSING
+    source: str = MISSING
+    revision: str | None = None
+
+
+@dataclass
+class Setting:
+    """One device x target x drafter x dtype, the paper's unit of comparison."""
+
+    name: str = MISSING
+    dtype: DType = MISSING
+
+
+@dataclass
+class Domain:
+    """One prompt set; ``cast.experiments.prompts`` says what each key means."""
+
+    name: str = MISSING
+    source: str = MISSING
+    field: str = MISSING
+    template: str = MISSING
+    license: str = MISSING
+    key: str | None = None
+    path: str | None = None
+    package: str | None = None
+    version: str | None = None
+    resource: str | None = None
+    sha256: str | None = None
+    file: str | None = None
+    hub_id: str | None = None
+    hub_field: str | None = None
+    hub_key: str | None = None
+    config: str | None = None
+    split: str | None = None
+
+
+@dataclass
+class Experiment:
+    """``yields``: the experiments of the paper (E01-E48) whose measurement this is."""
+
+    name: str = MISSING
+    about: str = MISSING
+    yields: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Data:
+    """``root``: a folder with the paper's prompt sets as JSONL, used instead of the hub."""
+
+    root: str | None = None
+
+
+@dataclass
+class Site:
+    """How a cluster names what a device needs; empty on a single machine."""
+
+    name: str = MISSING
+    partition: str | None = None
+    account: str | None = None
+    constraint: str | None = None
+    gpu_model: str | None = None
+    exclusive: bool = False
+
+
+@dataclass
+class Tracking:
+    mode: TrackingMode = MISSING
+    project: str = "cast"
+    entity: str | None = None
+
+
+@dataclass
+class Job:
+    """What every measuring job has."""
+
+    experiment: Experiment = MISSING
+    setting: Setting = MISSING
+    target: Target = MISSING
+    drafter: Drafter = MISSING
+    domain: Domain | None = None
+    device: Device = MISSING
+    site: Site = MISSING
+    tracking: Tracking = MISSING
+    data: Data = field(default_factory=Data)
+    engine: str = "eager"
+    seed: int = 0
+    out: str | None = None
+
+
+@dataclass
+class WidthSweep(Job):
+    methods: list[Method] = MISSING
+    budgets: list[int] = MISSING
+    prompt_limit: int = MISSING
+    max_new_tokens: int = MISSING
+    temperature: float = MISSING
+    top_k: int = MISSING
+    block_size: int | None = None
+    repeats: int = MISSING
+    traced: bool = MISSING
+    time_limit_s: float | None = None
+
+
+@dataclass
+class LatencyProbe(Job):
+    prefix_tokens: int = MISSING
+    packed_tokens: list[int] = MISSING
+    warmups: int = MISSING
+    iterations: int = MISSING
+
+
+@dataclass
+class DrafterScores(Job):
+    rounds: int = MISSING
+    masses: int = MISSING
+    top_k: int = MISSING
+    max_new_tokens: int = MISSING
+    prompt_limit: int = MISSING
+    time_limit_s: float | None = None
+
+
+@dataclass
+class Scores:
+    """Whose score log the rule reads: one curve for each drafter, reused for every setting and domain."""
+
+    setting: str = MISSING
+    domain: str = MISSING
+
+
+@dataclass
+class Inputs:
+    """Records a prediction is computed from."""
+
+    latency: str = MISSING
+    scores: str = MISSING
+
+
+@dataclass
+class Width(Job):
+    budgets: list[int] = MISSING
+    cost: Cost = MISSING
+    rounding: Rounding = MISSING
+    slope: Slope = MISSING
+    overhead_ms: float = MISSING
+    scores: Scores = field(default_factory=Scores)
+    inputs: Inputs = field(default_factory=Inputs)
+
+
+@dataclass
+class StudyEntry:
+    """One experiment of a study: its settings and domains, values that differ from the experiment file, and
+    the expected length of one job in seconds (for jobs with a time limit: on top of that limit)."""
+
+    settings: list[str] = MISSING
+    domains: list[str] = MISSING
+    overrides: dict[str, Any] = field(default_factory=dict)
+    estimate_s: float = MISSING
+
+
+@dataclass
+class Study:
+    """A matrix of experiments x settings x domains. ``where_bf16_is_emulated`` replaces settings there."""
+
+    name: str = MISSING
+    about: str = MISSING
+    experiments: dict[str, StudyEntry] = MISSING
+    where_bf16_is_emulated: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class WholeStudy:
+    """What the checks before a study read. ``overrides`` are those that every measuring job gets."""
+
+    study: Study = MISSING
+    overrides: list[str] = field(default_factory=list)
+    out: str | None = None
+
+
+# Experiment files name one of these, so that each accepts exactly its own keys.
+JOB_SCHEMAS: dict[str, type[Job]] = {
+    "width_sweep": WidthSweep,
+    "latency_probe": LatencyProbe,
+    "drafter_scores": DrafterScores,
+    "width": Width,
+}
+
+
+def register() -> None:
+    """Make the schemas known to Hydra; calling it again changes nothing."""
+    store = ConfigStore.instance()
+    store.store(name="whole_study_schema", node=WholeStudy)
+    for name, node in JOB_SCHEMAS.items():
+        store.store(group="schema", name=name, node=node)

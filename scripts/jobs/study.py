@@ -1,0 +1,162 @@
+"""A study as a list of jobs: which experiment runs on which setting and domain, with which values.
+
+The matrix exists once, in ``conf/study/<name>.yaml``. The pipeline's rules and the checks before a study
+both read it here.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from cast.experiments.files import sha256_file
+from jobs import composition, schema
+from jobs.composition import CONF, ConfigurationError
+from jobs.machine import bf16_is_emulated
+from jobs.messages import one_line
+
+NAME = re.compile(r"[a-z][a-z0-9_.-]*")
+_CHECKPOINT = (".json", ".safetensors")
+
+
+@dataclass(frozen=True)
+class StudyJob:
+    """One measuring job of a study."""
+
+    study: str
+    experiment: str
+    setting: str
+    domain: str
+    overrides: tuple[str, ...]
+    estimate_s: float
+
+    @property
+    def record(self) -> str:
+        """Its record file, relative to the repository."""
+        if self.experiment == "width":
+            return f"results/{self.study}/width/{self.setting}.json"
+        return f"results/{self.study}/{self.experiment}/{self.setting}/{self.domain}.parquet"
+
+    def compose(self, conf: Path = CONF) -> DictConfig:
+        return composition.compose_job(
+            self.experiment, self.setting, self.composed_domain, self.overrides, conf
+        )
+
+    @property
+    def arguments(self) -> list[str]:
+        """The Hydra command line of this job, without its output."""
+        return composition.job_arguments(self.experiment, self.setting, self.composed_domain, self.overrides)
+
+    @property
+    def composed_domain(self) -> str | None:
+        """The probe packs random tokens: it has a place in the results but no prompt set."""
+        return None if self.domain == "random" else self.domain
+
+    @property
+    def label(self) -> str:
+        return f"{self.experiment} {self.setting}/{self.domain}"
+
+
+@dataclass(frozen=True)
+class StudyMatrix:
+    """All jobs of one study on this machine."""
+
+    name: str
+    about: str
+    jobs: tuple[StudyJob, ...]
+    user_overrides: tuple[str, ...]
+
+    def of(self, experiment: str) -> list[StudyJob]:
+        return [job for job in self.jobs if job.experiment == experiment]
+
+    def job(self, experiment: str, setting: str, domain: str | None = None) -> StudyJob:
+        for job in self.of(experiment):
+            if job.setting == setting and domain in (None, job.domain):
+                return job
+        raise ConfigurationError(f"study {self.name} has no job {experiment} {setting}/{domain}")
+
+    @property
+    def experiments(self) -> list[str]:
+        return list(dict.fromkeys(job.experiment for job in self.jobs))
+
+    @property
+    def settings(self) -> list[str]:
+        return list(dict.fromkeys(job.setting for job in self.jobs))
+
+    @property
+    def domains(self) -> list[str]:
+        return list(dict.fromkeys(job.domain for job in self.jobs))
+
+
+def load_study(name: str, conf: Path = CONF) -> schema.Study:
+    """Read and check ``conf/study/<name>.yaml``."""
+    path = conf / "study" / f"{name}.yaml"
+    if not NAME.fullmatch(name) or not path.is_file():
+        raise ConfigurationError(
+            f"unknown study '{name}'; known: {', '.join(composition.options('study', conf))}"
+        )
+    try:
+        return OmegaConf.merge(OmegaConf.structured(schema.Study), OmegaConf.load(path))
+    except OmegaConfBaseException as error:
+        raise ConfigurationError(f"conf/study/{path.name}: {one_line(error)}") from None
+
+
+def expand(name: str, overrides: Sequence[str] = (), conf: Path = CONF) -> StudyMatrix:
+    """The jobs of a study on this machine; ``overrides`` go to every job that knows their key."""
+    study = load_study(name, conf)
+    jobs = tuple(_jobs(study, tuple(overrides), conf))
+    return StudyMatrix(name, study.about, jobs, tuple(overrides))
+
+
+def _jobs(study: DictConfig, overrides: tuple[str, ...], conf: Path) -> Iterator[StudyJob]:
+    replaced = dict(study.where_bf16_is_emulated) if bf16_is_emulated() else {}
+    for experiment, entry in study.experiments.items():
+        if experiment not in schema.JOB_SCHEMAS:
+            known = ", ".join(schema.JOB_SCHEMAS)
+            raise ConfigurationError(f"study {study.name}: unknown experiment '{experiment}'; known: {known}")
+        own = tuple(composition.as_override(*item) for item in _flat(entry.overrides, replaced))
+        extra = tuple(composition.applicable(overrides, experiment))
+        for setting in (replaced.get(setting, setting) for setting in entry.settings):
+            _check_name("setting", setting, composition.options("setting", conf), study.name)
+            for domain in entry.domains:
+                _check_name("domain", domain, [*composition.options("domain", conf), "random"], study.name)
+                yield StudyJob(
+                    study=study.name,
+                    experiment=experiment,
+                    setting=setting,
+                    domain=domain,
+                    overrides=(*own, *extra),
+                    estimate_s=float(entry.estimate_s),
+                )
+
+
+def _flat(overrides: DictConfig, replaced: dict[str, str]) -> Iterator[tuple[str, Any]]:
+    for key, value in OmegaConf.to_container(overrides).items():
+        is_setting = key.split(".")[-1] == "setting"
+        yield key, replaced.get(value, value) if is_setting else value
+
+
+def _check_name(group: str, name: str, known: list[str], study: str) -> None:
+    if name not in known:
+        raise ConfigurationError(f"study {study}: unknown {group} '{name}'; known: {', '.join(known)}")
+
+
+def checkpoint_files(*sources: str) -> list[str]:
+    """Weights and configurations of checkpoints kept in folders; a hub id or the embedded target has none."""
+    folders = [Path(source) for source in sources if Path(source).is_dir()]
+    return [
+        str(path) for folder in folders for path in sorted(folder.iterdir()) if path.suffix in _CHECKPOINT
+    ]
+
+
+@functools.cache
+def checkpoint_digest(path: str) -> str:
+    """SHA-256 of one checkpoint file."""
+    return sha256_file(path)

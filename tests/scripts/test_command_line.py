@@ -1,0 +1,112 @@
+"""What a user does wrong is one line and exit code 2, before any model is loaded."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = ["setting=tiny_qwen3", "domain=tiny"]
+
+
+def run(script, *arguments, tmp_path=None, **options):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    if tmp_path:
+        environment["XDG_RUNTIME_DIR"] = str(tmp_path)
+    command = [sys.executable, f"scripts/{script}.py", *arguments]
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "message"),
+    [
+        ("decode", [*TINY, "seed=abc"], "error: Error merging override seed=abc; Value 'abc' of type 'str'"),
+        ("decode", [*TINY, "sed=1"], "error: unknown key 'sed'; did you mean 'seed'?"),
+        (
+            "decode",
+            ["setting=nope", "domain=tiny"],
+            "error: unknown setting 'nope'; known: h100_sxm-qwen3_8b",
+        ),
+        ("decode", ["setting=tiny_qwen3"], "error: no domain given; add domain=<name>, one of chat"),
+        (
+            "decode",
+            [*TINY, "methods=[eagle]"],
+            "error: Error merging override methods=[eagle]; Invalid value",
+        ),
+        ("decode", ["-m", "setting=tiny_qwen3", "domain=zz"], "error: unknown domain 'zz'; known: chat"),
+        ("probe", ["experiment=width_sweep"], "error: scripts/probe.py does not measure width_sweep"),
+        ("predict", ["setting=tiny_qwen3"], "error: no inputs.latency given"),
+        ("preflight", ["study=nope"], "error: unknown study 'nope'; known: embedded"),
+        ("preflight", ["study=smoke", "overrides=['sed=1']"], "error: unknown key 'sed'"),
+    ],
+)
+def test_one_line(script, arguments, message, tmp_path):
+    if "-m" in arguments:
+        arguments = [*arguments, f"hydra.sweep.dir={tmp_path}"]
+    finished = run(script, *arguments)
+    assert finished.returncode == 2
+    assert finished.stderr.startswith(message)
+    assert len(finished.stderr.splitlines()) == 1
+
+
+def test_help_teaches_groups_and_lists():
+    finished = run("decode", "--help")
+    assert finished.returncode == 0
+    for words in ("setting: h100_sxm-qwen3_8b", "domain: chat, code", "-m setting=", "budgets:"):
+        assert words in finished.stdout
+
+
+def test_a_configuration_is_printed_without_running(tmp_path):
+    finished = run("decode", "--cfg", "job", *TINY, "budgets=[7]", f"out={tmp_path}/x.parquet")
+    assert finished.returncode == 0
+    assert "prompt_limit: 40" in finished.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_interrupted_then_continued(tmp_path):
+    """Ctrl-C after the first prompt: one line, exit 130; the same command continues, and no pair mixes
+    sessions."""
+    out = tmp_path / "record.parquet"
+    arguments = [*TINY, f"out={out}", "max_new_tokens=48", "repeats=2", "traced=false", "budgets=[7,31]"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_RUNTIME_DIR": str(tmp_path)}
+    checkpoint = Path(f"{out}.partial")
+    with subprocess.Popen(
+        [sys.executable, "scripts/decode.py", *arguments],
+        cwd=ROOT,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell's background jobs ignore the signal, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        deadline = time.monotonic() + 100
+        while (not checkpoint.exists() or checkpoint.stat().st_size <= 512) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        told = process.stderr.read()
+    assert process.returncode == 130
+    assert told.splitlines()[-1].startswith("interrupted; what was finished is kept")
+    assert not out.exists()
+
+    second = run("decode", *arguments, tmp_path=tmp_path)
+    assert second.returncode == 0
+    assert second.stderr.startswith(f"continuing {checkpoint}")
+    frame = pd.read_parquet(out)
+    assert frame.groupby("prompt_id")["session"].nunique().max() == 1
+    assert frame["session"].nunique() == 2
+    assert len(frame) == 6 * 4 * 2
+    assert not checkpoint.exists()

@@ -1,0 +1,188 @@
+"""The measuring scripts on the tiny pair: records, provenance, checkpoints and failures that are expected."""
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from decode import decode
+from predict import predict
+from probe import probe
+from scores import scores
+
+from cast.errors import CastError
+from cast.experiments.partial import Partial
+from cast.experiments.records import DECODE, LATENCY, SCORES, read_records
+from jobs import measuring, pairs, tracking
+
+SWEEP = ["prompt_limit=2", "max_new_tokens=12", "budgets=[7,15]"]
+PROBE = ["prefix_tokens=16", "packed_tokens=[1,4,16,32,64,128]", "warmups=1", "iterations=2"]
+SCORE = ["rounds=10", "max_new_tokens=24"]
+
+
+def provenance(record):
+    return json.loads(Path(record).with_suffix(".json").read_text())
+
+
+def test_a_sweep_has_every_method_on_every_prompt_and_says_where_it_comes_from(tiny_job):
+    config = tiny_job("width_sweep", *SWEEP)
+    decode(config)
+    frame = read_records(config.out, DECODE)
+    timed = frame[~frame.traced]
+    assert set(zip(timed.method, timed.budget, strict=True)) == {
+        ("autoregressive", 0), ("dflash", 7), ("cast", 7), ("cast", 15),
+    }  # fmt: skip
+    assert timed.groupby(["method", "budget"]).prompt_id.nunique().eq(2).all()
+    assert (frame[["setting", "domain", "dtype", "status"]].drop_duplicates().to_numpy() == [
+        ["tiny_qwen3", "tiny", "float32", "measured"]
+    ]).all()  # fmt: skip
+    told = provenance(config.out)
+    assert told["records"] == len(frame)
+    assert told["config"]["budgets"] == [7, 15]
+    assert told["sessions"] == list(frame.session.unique())
+    assert not Path(f"{config.out}.partial").exists()
+
+
+def test_a_time_limit_ends_a_sweep_between_prompts(tiny_job):
+    config = tiny_job("width_sweep", "max_new_tokens=12", "budgets=[7]", "time_limit_s=0.001")
+    decode(config)
+    assert read_records(config.out, DECODE).prompt_id.nunique() == 1
+
+
+def test_a_probe_that_was_interrupted_starts_over(tiny_job):
+    config = tiny_job("latency_probe", *PROBE, domain=None)
+    digest = f"{measuring.config_digest(config)}-{measuring.code_version()}"
+    with Partial(config.out, digest, lambda _: None) as partial:
+        partial.append("0", [{"component": "draft"}], 1.0)
+    probe(config)
+    frame = read_records(config.out, LATENCY)
+    assert frame.session.nunique() == 1
+    assert frame.groupby(["component", "packed_tokens"]).size().eq(2).all()
+    assert set(frame.domain) == {"random"}
+
+
+def test_scores_and_probe_give_a_width_in_every_mode(tiny_job, tmp_path):
+    probed, scored = (
+        tiny_job("latency_probe", *PROBE, domain=None, out="p.parquet"),
+        tiny_job("drafter_scores", *SCORE, out="s.parquet"),
+    )
+    probe(probed)
+    scores(scored)
+    curve = read_records(scored.out, SCORES)
+    masses = np.load(tmp_path / "s.npz")["masses"]
+    assert masses.dtype == np.float32
+    assert masses.shape[1] == 512
+    assert len(masses) >= 10
+    np.testing.assert_allclose(curve.mass, masses.mean(axis=0, dtype=np.float64))
+    assert set(curve["rounds"]) == {len(masses)}
+
+    inputs = [f"inputs.latency={probed.out}", f"inputs.scores={scored.out}", "budgets=[7,15,31]"]
+    predict(tiny_job("width", *inputs, out="w.json"))
+    width = json.loads((tmp_path / "w.json").read_text())
+    assert width["width"] in (7, 15, 31)
+    assert width["predictions"][width["default"]]["cost"] == "affine"
+    assert width["scores_source"] == "tiny_qwen3/tiny"
+    assert width["scores_rounds"] == len(masses)
+    assert width["probe_wall_s"] > 0
+    assert len(width["masses"]) == 512
+
+
+def test_a_checkpoint_the_hub_does_not_serve_is_a_record_and_not_an_error(tiny_job, monkeypatch):
+    def gated(*_):
+        raise pairs.Unavailable("own/gated is gated")
+
+    monkeypatch.setattr(pairs, "load", gated)
+    for job, schema, config in (
+        (decode, DECODE, tiny_job("width_sweep", *SWEEP)),
+        (probe, LATENCY, tiny_job("latency_probe", *PROBE, domain=None)),
+        (scores, SCORES, tiny_job("drafter_scores", *SCORE)),
+    ):
+        job(config)
+        frame = read_records(config.out, schema)
+        assert set(frame.status) == {"failed"}
+        assert set(frame.reason) == {"own/gated is gated"}
+        assert provenance(config.out)["records"] == len(frame)
+
+
+def test_a_width_without_its_probe_says_why(tiny_job, monkeypatch, tmp_path):
+    scored = tiny_job("drafter_scores", *SCORE, out="s.parquet")
+    scores(scored)
+    monkeypatch.setattr(pairs, "load", lambda *_: (_ for _ in ()).throw(pairs.Unavailable("no such GPU")))
+    probed = tiny_job("latency_probe", *PROBE, domain=None, out="p.parquet")
+    probe(probed)
+    inputs = [f"inputs.latency={probed.out}", f"inputs.scores={scored.out}"]
+    predict(tiny_job("width", *inputs, out="w.json"))
+    width = json.loads((tmp_path / "w.json").read_text())
+    assert width["width"] is None
+    assert "no such GPU" in width["reason"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried ...")],
+)
+def test_memory_that_does_not_suffice_keeps_what_was_measured(tiny_job, monkeypatch, error):
+    from cast.experiments import width_sweep
+
+    whole = width_sweep.run
+
+    def runs_out(*arguments, **options):
+        yield next(whole(*arguments, **options))
+        raise error
+
+    monkeypatch.setattr(width_sweep, "run", runs_out)
+    config = tiny_job("width_sweep", *SWEEP)
+    decode(config)
+    frame = read_records(config.out, DECODE)
+    assert set(frame[frame.status == "measured"].prompt_id) == {"tiny/0"}
+    assert frame[frame.status == "failed"].reason.str.startswith("out of memory").all()
+
+
+def test_a_mistake_of_the_program_is_no_record(tiny_job, monkeypatch):
+    monkeypatch.setattr(pairs, "load", lambda *_: 1 / 0)
+    config = tiny_job("width_sweep", *SWEEP)
+    with pytest.raises(ZeroDivisionError):
+        decode(config)
+    assert not Path(config.out).exists()
+    assert not Path(f"{config.out}.partial").exists()
+
+
+def test_a_missing_local_checkpoint_is_an_error(tiny_job):
+    with pytest.raises(CastError, match="no/such/folder"):
+        decode(tiny_job("width_sweep", *SWEEP, "drafter.source=no/such/folder"))
+
+
+def test_a_broken_prompt_file_names_its_line(tiny_job, tmp_path):
+    (tmp_path / "prompts.jsonl").write_text('{"id": "a", "prompt": "1 2"}\n{"id": \n')
+    with pytest.raises(CastError, match=r"prompts.jsonl:2"):
+        decode(tiny_job("width_sweep", *SWEEP, f"domain.path={tmp_path}/prompts.jsonl"))
+
+
+@pytest.mark.slow
+def test_tracking_offline_leaves_a_run_on_disk(tiny_job, tmp_path, capsys):
+    config = tiny_job("latency_probe", *PROBE, "tracking=offline", domain=None)
+    probe(config)
+    runs = list((tmp_path / "wandb" / "wandb").glob("offline-run-*"))
+    assert len(runs) == 1
+    (file,) = runs[0].glob("run-*.wandb")
+    deadline = time.monotonic() + 20  # the service writes on after the run has ended
+    while file.stat().st_size < 1000 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert file.stat().st_size >= 1000
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_a_tracker_that_fails_is_one_warning(tiny_job, monkeypatch, capsys):
+    def broken(*_):
+        raise OSError("no place\nfor it")
+
+    monkeypatch.setattr(tracking, "_log", broken)
+    config = tiny_job("width_sweep", "tracking=online")
+    tracking.track(config, Path("record.parquet"), pd.DataFrame(), {})
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split(";")[0] for line in told] == [
+        "warning: W&B (online): no place for it",
+        "warning: W&B (offline): no place for it",
+    ]

@@ -1,0 +1,33 @@
+"""How far a job is."""
+
+import pytest
+
+from jobs import status
+from jobs.status import Status, duration
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 s"), (89, "89 s"), (180, "3 min"), (5400, "1 h 30 min"), (7500, "2 h 05 min")],
+)
+def test_durations_as_people_say_them(seconds, words):
+    assert duration(seconds) == words
+
+
+def test_a_line_after_half_a_minute_and_at_the_end(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(status.time, "monotonic", lambda: now[0])
+    with Status("decode a/math", 4) as reported:
+        for done in range(1, 5):
+            now[0] += 20
+            reported.advance(done)
+    assert capsys.readouterr().err.splitlines() == ["decode a/math 2/4, 40 s left", "decode a/math 4/4"]
+
+
+def test_what_a_time_limit_leaves_and_what_was_done_before(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(status.time, "monotonic", lambda: now[0])
+    with Status("decode a/math", 40, limit_s=100) as reported:
+        now[0] += 40
+        reported.advance(31)  # thirty of them by an earlier session
+    assert capsys.readouterr().err.splitlines() == ["decode a/math 31/40, 60 s left"]

@@ -1,0 +1,162 @@
+"""The matrix and the configuration of its jobs, composed without Hydra's application and without torch."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+
+from jobs import composition, machine, schema
+from jobs.composition import CONF, ConfigurationError
+from jobs.study import NAME, expand
+from workflow.lib import estimate, options
+from workflow.lib.options import Options
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("study", ["smoke", "embedded"])
+def test_every_job_composes_as_hydra_does(study):
+    schema.register()
+    jobs = expand(study, ["data.root=/x y", "seed=3", "tracking=offline", "budgets=[15,31]"]).jobs
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        for job in jobs:
+            assert composition.plain(job.compose()) == composition.plain(
+                compose("config", overrides=job.arguments)
+            ), job.label
+
+
+def test_composing_a_study_again_is_fast():
+    import time
+
+    jobs = expand("embedded").jobs
+    for job in jobs:
+        job.compose()
+    start = time.perf_counter()
+    for _ in range(5):
+        for job in jobs:
+            job.compose()
+    assert (time.perf_counter() - start) / (5 * len(jobs)) < 0.04
+
+
+def test_names_match_their_files_and_the_rule_for_names():
+    for group in ("setting", "target", "drafter", "device", "domain", "site"):
+        for path in (CONF / group).glob("*.yaml"):
+            content = yaml.safe_load(path.read_text())
+            name = content["setting"]["name"] if group == "setting" else content["name"]
+            assert name == path.stem
+            assert NAME.fullmatch(name)
+
+
+def test_every_setting_of_the_tree_composes():
+    for setting in composition.options("setting"):
+        config = composition.compose_job("width_sweep", setting, "math")
+        assert config.setting.name == setting
+        if config.target.source == "Qwen/Qwen3-8B":
+            assert config.target.revision == "main"
+
+
+def test_values_of_a_study_reach_its_jobs():
+    embedded = expand("embedded")
+    sweep = embedded.of("width_sweep")[0].compose()
+    assert list(sweep.budgets) == [7, 11, 15, 23, 31, 47, 63, 95, 127]
+    assert embedded.of("latency_probe")[0].compose().prefix_tokens == 256
+    assert {job.compose().scores.setting for job in embedded.of("width")} == {"smollm2_fp32"}
+    assert [job.record for job in embedded.of("drafter_scores")] == [
+        "results/embedded/drafter_scores/smollm2_fp32/math.parquet"
+    ]
+
+
+def test_where_bf16_is_emulated_another_setting_takes_its_place(monkeypatch):
+    monkeypatch.setattr("jobs.study.bf16_is_emulated", lambda: True)
+    assert expand("embedded").settings == ["smollm2_fp32_1thread", "smollm2_fp32"]
+    monkeypatch.setattr("jobs.study.bf16_is_emulated", lambda: False)
+    assert expand("embedded").settings == ["smollm2_bf16", "smollm2_fp32"]
+
+
+@pytest.mark.parametrize(
+    ("text", "gpu", "emulated"),
+    [
+        ("flags\t\t: fpu avx512f avx512_bf16", None, False),
+        ("flags\t\t: fpu amx_bf16 amx_tile", None, False),
+        ("Features\t: fp asimd bf16", None, False),
+        ("flags\t\t: fpu avx2 avx512f", None, True),
+        ("", None, True),
+        ("flags\t\t: fpu avx2", {"name": "a GPU"}, False),
+    ],
+)
+def test_emulation_is_read_from_the_processor(text, gpu, emulated, tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "cuda_gpu", lambda: gpu)
+    (tmp_path / "cpuinfo").write_text(text)
+    machine.bf16_is_emulated.cache_clear()
+    assert machine.bf16_is_emulated(str(tmp_path / "cpuinfo")) is emulated
+    machine.bf16_is_emulated.cache_clear()
+
+
+def test_only_what_is_measured_changes_a_digest():
+    def digest(*overrides):
+        return composition.config_digest(
+            composition.compose_job("width_sweep", "tiny_qwen3", "tiny", overrides)
+        )
+
+    assert digest() == digest("tracking=offline", "out=elsewhere.parquet")
+    assert len({digest(), digest("seed=1"), digest("budgets=[7]"), digest("data.root=/x")}) == 4
+
+
+def test_overrides_go_where_their_key_is_known():
+    overrides = ["budgets=[15,31]", "data.root=/x y", "tracking.project=mine"]
+    assert composition.applicable(overrides, "latency_probe") == overrides[1:]
+    assert composition.applicable(overrides, "width_sweep") == overrides
+    assert composition.bookkeeping(overrides) == overrides[2:]
+    with pytest.raises(ConfigurationError, match="unknown key 'budgts'"):
+        [job.compose() for job in expand("smoke", ["budgts=[3]"]).jobs]
+
+
+@pytest.mark.parametrize(
+    ("config", "read"),
+    [
+        ({}, Options()),
+        ({"study": "smoke", "gpus": []}, Options("smoke", ())),
+        ({"gpus": ["a6000"]}, Options("embedded", ("a6000",))),
+        ({"overrides": ["seed=1", "data.root=/x y"]}, Options(overrides=("seed=1", "data.root=/x y"))),
+        ({"overrides": '["seed=1"]'}, Options(overrides=("seed=1",))),
+        ({"overrides": "seed=1"}, Options(overrides=("seed=1",))),
+    ],
+)
+def test_options_of_the_command_line(config, read):
+    assert options.read(config) == read
+
+
+@pytest.mark.parametrize("config", [{"budgets": [1]}, {"gpus": 3}, {"overrides": {"a": 1}}])
+def test_options_that_are_refused(config):
+    with pytest.raises(ConfigurationError, match=next(iter(config))):
+        options.read(config)
+
+
+def test_the_estimate_counts_time_limits():
+    embedded = expand("embedded")
+    sweep = embedded.of("width_sweep")[0]
+    assert estimate.seconds(sweep) == sweep.compose().time_limit_s + sweep.estimate_s
+    told = estimate.tell("embedded", embedded.jobs)
+    assert "6 x width_sweep" in told
+    assert told.endswith(" min")
+
+
+def test_assumptions_are_complete_and_name_experiments():
+    assumptions = yaml.safe_load((CONF / "assumptions.yaml").read_text())
+    assert len(assumptions) >= 25
+    known = {f"E{number:02d}" for number in range(1, 49)}
+    for assumption in assumptions:
+        assert set(assumption) == {"id", "experiments", "unstated", "choice", "reason"}
+        assert set(assumption["experiments"]) <= known
+
+
+def test_composing_loads_no_torch():
+    code = (
+        "import sys; sys.path[:0] = ['.', 'scripts']\n"
+        "from jobs.study import expand; from workflow.lib import estimate, options, outcome, resume\n"
+        "[job.compose() for job in expand('smoke').jobs]; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -1,0 +1,222 @@
+"""The smoke study end to end, and what a second run does after each kind of change."""
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import time
+
+import pandas as pd
+import pytest
+
+from cast.experiments.partial import Partial
+from cast.experiments.records import DECODE, LATENCY, SCORES, read_records
+from jobs.study import expand
+from workflow.lib import outcome, resume
+
+STUDY = ("--config", "study=smoke")
+SCHEMAS = {"width_sweep": DECODE, "latency_probe": LATENCY, "drafter_scores": SCORES}
+
+
+def test_every_job_left_a_record_with_its_provenance(smoke):
+    for job in expand("smoke").jobs:
+        path = smoke.root / job.record
+        if job.experiment == "width":
+            assert json.loads(path.read_text())["width"] in (7, 15, 31)
+            continue
+        frame = read_records(path, SCHEMAS[job.experiment])
+        assert set(frame.status) == {"measured"}
+        told = json.loads(path.with_suffix(".json").read_text())
+        assert told["records"] == len(frame)
+        assert (frame.setting == job.setting).all()
+    assert not list(smoke.root.rglob("*.partial"))
+
+
+def test_everything_that_was_promised_is_rendered(smoke):
+    results = smoke.root / "results/smoke"
+    for name in ("fig2", "fig3", "fig5"):
+        assert all(
+            (results / "figures" / f"{name}.{suffix}").stat().st_size
+            for suffix in ("pdf", "svg", "png", "csv")
+        )
+    for name in ("table2", "table5", "table7", "table8", "table9", "table12"):
+        assert all(
+            (results / "tables" / f"{name}.{suffix}").stat().st_size for suffix in ("csv", "md", "tex")
+        )
+    assert all((results / f"scorecard.{suffix}").stat().st_size for suffix in ("md", "json", "html"))
+
+
+def test_it_tells_how_long_it_will_take_and_how_far_it_is(smoke):
+    told = (smoke.root / "told.txt").read_text()
+    assert (
+        "study smoke: 1 x latency_probe, 1 x drafter_scores, 1 x width, 2 x width_sweep, then figures" in told
+    )
+    assert "smoke: 5 jobs checked" in told
+    assert "width_sweep tiny_llama/tiny 4/4" in told
+    assert "tiny_qwen3: N* = " in told
+
+
+def test_timed_jobs_never_overlap(smoke):
+    spans = []
+    for job in expand("smoke").jobs:
+        if job.experiment != "width":
+            told = json.loads((smoke.root / job.record).with_suffix(".json").read_text())
+            spans.append((told["started"], told["finished"]))
+    spans.sort()
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
+
+
+def test_a_second_run_does_nothing(smoke):
+    before = smoke.mtimes("results/**/*")
+    start = time.monotonic()
+    assert smoke.planned(*STUDY) == {}
+    assert time.monotonic() - start < 20
+    assert smoke.mtimes("results/**/*") == before
+
+
+@pytest.mark.parametrize(
+    ("override", "measured"),
+    [
+        ("budgets=[7,15]", {"decode": 2, "predict_width": 1}),
+        ("iterations=4", {"latency_probe": 1, "predict_width": 1}),
+        ("seed=1", {"decode": 2, "latency_probe": 1, "drafter_scores": 1, "predict_width": 1}),
+        ("tracking=offline", {}),
+    ],
+)
+def test_a_changed_value_measures_what_depends_on_it(smoke, override, measured):
+    rules = smoke.planned(*STUDY, f'overrides=["{override}"]')
+    assert {rule: count for rule, count in rules.items() if rule in _MEASURING} == measured
+    assert bool(rules) == bool(measured)
+
+
+_MEASURING = ("decode", "latency_probe", "drafter_scores", "predict_width")
+
+
+def test_touched_weights_and_comments_measure_nothing_and_a_figure_module_renders_its_figure(
+    smoke, fresh_tree
+):
+    tree = fresh_tree(with_results=smoke)
+    (tree.root / "tests/golden").unlink()
+    shutil.copytree(smoke.root / "tests/golden", tree.root / "tests/golden")
+    for path in (tree.root / "tests/golden").rglob("*.safetensors"):
+        os.utime(path)
+    study = tree.root / "conf/study/smoke.yaml"
+    study.write_text("# another comment\n" + study.read_text())
+    assert tree.planned(*STUDY) == {}
+    with open(tree.root / "figures/fig2.py", "a") as file:
+        file.write("\n# a comment\n")
+    assert tree.planned(*STUDY) == {"fig2": 1}
+
+
+def test_without_gpus_nothing_is_measured_whatever_changed(smoke):
+    assert smoke.planned(*STUDY, "gpus=[]", 'overrides=["budgets=[7,15]"]').keys().isdisjoint(_MEASURING)
+
+
+def test_a_failed_job_leaves_the_others_rendered(smoke, fresh_tree):
+    """One record is gone and its script broken: the rest is rendered, the exit code says so, a later run
+    repairs it."""
+    tree = fresh_tree(with_results=smoke)
+    record = tree.root / "results/smoke/width_sweep/tiny_llama/tiny.parquet"
+    record.unlink()
+    for path in (tree.root / "results/smoke/tables").iterdir():
+        path.unlink()
+    script = tree.root / "scripts/decode.py"
+    whole = script.read_text()
+    script.write_text("raise SystemExit(1)\n")
+    assert tree.snakemake(*STUDY).returncode == 1
+    table = (tree.root / "results/smoke/tables/table12.md").read_text()
+    assert "tiny_qwen3" in table
+    assert "not measured" in table
+    script.write_text(whole)
+    assert tree.planned(*STUDY)["decode"] == 1
+
+
+def test_the_report_is_one_file_with_every_artefact(smoke):
+    finished = smoke.snakemake("--report", "results/smoke/report.html", *STUDY, "gpus=[]")
+    assert finished.returncode == 0, finished.stderr
+    text = (smoke.root / "results/smoke/report.html").read_text()
+    for name in ("fig2.svg", "fig3.svg", "fig5.svg", "table2.csv", "table12.csv", "scorecard.html"):
+        assert name in text
+
+
+def test_lint_is_clean(smoke):
+    finished = smoke.snakemake("--lint", *STUDY)
+    assert "good condition" in finished.stdout + finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("study=nope",), "unknown study 'nope'; known: embedded"),
+        (("study=smoke", "budgets=[1]"), "unknown --config key 'budgets'; known: study, gpus, overrides"),
+        (("study=smoke", 'overrides=["seed=abc"]'), "Error merging override seed=abc"),
+        (("study=smoke", "gpus=[a6000]"), "gpus=['a6000']; the devices of study smoke: cpu_1thread"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(smoke, arguments, message):
+    finished = smoke.snakemake("-n", "--config", *arguments)
+    assert finished.returncode == 1
+    assert message in finished.stdout + finished.stderr
+    assert "Traceback" not in finished.stdout + finished.stderr
+
+
+def test_checks_that_fail_start_nothing(fresh_tree):
+    tree = fresh_tree()
+    finished = tree.snakemake(*STUDY, 'overrides=["device.threads=999"]')
+    assert finished.returncode == 1
+    assert "error: device.threads=999 but this process may use" in finished.stderr
+    assert not list(tree.root.rglob("*.parquet"))
+
+
+def test_the_last_words_name_failed_cells(smoke, fresh_tree, capsys):
+    assert outcome.main([str(smoke.root / "results/smoke")]) == 0
+    tree = fresh_tree(with_results=smoke)
+    path = tree.root / "results/smoke/latency_probe/tiny_qwen3/random.parquet"
+    frame = pd.read_parquet(path).assign(status="failed", reason="out of memory", latency_ms=None)
+    frame.to_parquet(path)
+    assert outcome.main([str(tree.root / "results/smoke")]) == 1
+    assert "failed: latency_probe tiny_qwen3/random: out of memory" in capsys.readouterr().err
+
+
+def test_resume_refuses_while_a_job_is_alive(tmp_path, capsys):
+    record = tmp_path / "width_sweep/a/math.parquet"
+    with Partial(record, "d") as job:
+        job.append("x", [], 0.0)
+        assert resume.main([str(tmp_path)]) == 2
+        assert f"process {os.getpid()}" in capsys.readouterr().err
+    assert resume.main([str(tmp_path)]) == 0
+
+
+@pytest.mark.slow
+def test_a_killed_pipeline_is_resumed(smoke, fresh_tree):
+    """Its job lives on: resuming is refused until that has ended; then it is completed."""
+    tree = fresh_tree(with_results=smoke)
+    record = tree.root / "results/smoke/width_sweep/tiny_qwen3/tiny.parquet"
+    checkpoint = record.with_name("tiny.parquet.partial")
+    only_this = (str(record.relative_to(tree.root)), *STUDY)
+    record.unlink()
+    with subprocess.Popen(
+        tree.command(*only_this),
+        cwd=tree.root,
+        env=tree.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as pipeline:
+        wait_until(checkpoint.exists)
+        pipeline.kill()
+    assert resume.main([str(tree.root / "results/smoke")]) == 2
+    assert "locked" in tree.snakemake(*only_this).stderr.lower()
+    wait_until(lambda: not checkpoint.exists())
+    assert resume.main([str(tree.root / "results/smoke")]) == 0
+    assert tree.snakemake("--unlock", *STUDY).returncode == 0
+    finished = tree.snakemake(*only_this)
+    assert finished.returncode == 0, finished.stderr
+    assert "decode" not in tree.planned(*STUDY)
+
+
+def wait_until(holds, seconds=100):
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

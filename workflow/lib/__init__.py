@@ -1,0 +1,1 @@
+"""What the rules need in Python: nothing here imports torch."""

@@ -1,0 +1,162 @@
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(workflow.basedir)
+# The tree itself comes first: `scripts` for the composition the jobs use, the root for `workflow` and `figures`.
+for folder in (ROOT, ROOT / "scripts"):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+from snakemake.exceptions import WorkflowError
+
+from jobs import composition
+from jobs.composition import ConfigurationError
+from jobs.study import checkpoint_digest, checkpoint_files, expand
+from workflow.lib import estimate, options
+
+
+
+def escape(text):
+    """For a shell directive, in which braces are Snakemake's."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+PYTHON = escape(shlex.quote(sys.executable))
+
+try:
+    OPTIONS = options.read(config)
+    MATRIX = expand(OPTIONS.study, OPTIONS.overrides)
+    COMPOSED = {job: job.compose() for job in MATRIX.jobs}
+except ConfigurationError as error:
+    raise WorkflowError(str(error)) from None
+
+# Software of every rule; used only when Snakemake is asked to deploy it.
+SOFTWARE = "../envs/cast.yaml"
+
+# Overrides of tracking and site reach the commands without being params: they measure nothing again.
+BOOKKEEPING_OVERRIDES = composition.bookkeeping(OPTIONS.overrides)
+BOOKKEEPING = escape(shlex.join(BOOKKEEPING_OVERRIDES))
+
+STUDY = MATRIX.name
+RESULTS = f"results/{STUDY}"
+PREFLIGHT_ARGUMENTS = [f"study={STUDY}", f"overrides={composition.override_list(OPTIONS.overrides)}"]
+DEVICES = {composed.device.name for composed in COMPOSED.values()}
+if not set(OPTIONS.gpus or ()) <= DEVICES:
+    raise WorkflowError(f"gpus={list(OPTIONS.gpus)}; the devices of study {STUDY}: {', '.join(sorted(DEVICES))}")
+MEASURED_JOBS = [
+    job for job in MATRIX.jobs if OPTIONS.gpus is None or COMPOSED[job].device.name in OPTIONS.gpus
+]
+
+
+def record_paths(*experiments):
+    """Records of this study's jobs: those to be measured now, and those that lie there already."""
+    wanted = {job.record for job in MEASURED_JOBS}
+    return [
+        job.record
+        for job in MATRIX.jobs
+        if job.experiment in experiments and (job.record in wanted or Path(job.record).exists())
+    ]
+
+
+def matrix_job(experiment, wildcards):
+    return MATRIX.job(experiment, wildcards.setting, wildcards.get("domain"))
+
+
+def job_config(experiment):
+    """What a job measures, as a plain dict: Snakemake runs the job again when this changes, and only then."""
+
+    def resolve(wildcards):
+        return composition.measured_part(COMPOSED[matrix_job(experiment, wildcards)])
+
+    return resolve
+
+
+def job_arguments(experiment):
+    """Its Hydra command line, quoted for the shell, as far as it concerns what is measured."""
+
+    def resolve(wildcards):
+        arguments = matrix_job(experiment, wildcards).arguments
+        return shlex.join(text for text in arguments if text not in BOOKKEEPING_OVERRIDES)
+
+    return resolve
+
+
+def job_threads(experiment):
+    return lambda wildcards: COMPOSED[matrix_job(experiment, wildcards)].device.threads
+
+
+def checkpoints(experiment):
+    """The weights kept on disk."""
+
+    def resolve(wildcards):
+        composed = COMPOSED[matrix_job(experiment, wildcards)]
+        return checkpoint_files(composed.target.source, composed.drafter.source)
+
+    return resolve
+
+
+def checkpoint_digests(experiment):
+    """Their SHA-256: new weights are another measurement, a touched file is not."""
+    files = checkpoints(experiment)
+    return lambda wildcards: {path: checkpoint_digest(path) for path in files(wildcards)}
+
+
+def scores_record(wildcards):
+    """The score log a prediction reads: one for each drafter."""
+    source = COMPOSED[matrix_job("width", wildcards)].scores
+    return MATRIX.job("drafter_scores", source.setting, source.domain).record
+
+
+SWEPT = MATRIX.of("width_sweep")
+EXPECTED = shlex.join(
+    [
+        "--settings",
+        *dict.fromkeys(job.setting for job in SWEPT),
+        "--domains",
+        *dict.fromkeys(job.domain for job in SWEPT),
+    ]
+)
+
+
+def without_suffix(output_name):
+    """The path an artefact's module adds its suffixes to."""
+    return lambda wildcards, output: str(Path(output[output_name]).with_suffix(""))
+
+
+# One command for every artefact: a shell directive is evaluated when its job runs, long after the loops over names.
+RENDER = (
+    f"{PYTHON} -m figures.{{params.module}} --records {RESULTS} --cells {{input.cells}} --out {{params.out}} "
+    f"{escape(EXPECTED)} > {{log}} 2>&1"
+)
+
+
+def any_of(names):
+    return "|".join(re.escape(name) for name in sorted(set(names))) or "(?!)"
+
+
+# Of what is measured in this run. A record of another device is a file that lies there: read, never made.
+wildcard_constraints:
+    setting=any_of(job.setting for job in MEASURED_JOBS),
+    domain=any_of(job.domain for job in MEASURED_JOBS),
+
+
+# The checks come before the first job and before anything is submitted. They are no rule: whatever depends on a rule
+# that runs again is not looked at for changes of its own (seen with 9.27: a changed budget ran the checks and nothing
+# else), and what depends on its missing output runs again unchanged.
+onstart:
+    missing = [job for job in MEASURED_JOBS if not Path(job.record).exists()]
+    if MEASURED_JOBS:
+        print(estimate.tell(STUDY, missing), file=sys.stderr, flush=True)
+        checks = [sys.executable, str(ROOT / "scripts/preflight.py"), *PREFLIGHT_ARGUMENTS]
+        if subprocess.run([*checks, f"out={RESULTS}/preflight.json"], check=False).returncode:
+            raise WorkflowError("nothing was started: the checks of the study failed, see above")
+
+
+# A failed job takes nothing from the others: what was measured is rendered.
+onerror:
+    if MEASURED_JOBS and record_paths("width_sweep", "latency_probe"):
+        command = [sys.executable, "-m", "snakemake", "--snakefile", workflow.main_snakefile, "--nolock", "--quiet", "all"]
+        subprocess.run([*command, "--config", f"study={STUDY}", "gpus=[]"], check=False)

@@ -1,0 +1,129 @@
+# Rules that render: pure functions of records. They read every record of the study that lies there, so they also
+# serve a study of which a part failed, or a part came from another machine.
+
+FIGURES = ["fig2", "fig3", "fig5"]
+TABLES = ["table2", "table5", "table7", "table8", "table9", "table12"]
+ARTEFACTS = [*FIGURES, *TABLES, "scorecard"]
+
+# What every artefact is drawn with, and the paper's own numbers.
+SHARED_MODULES = sorted(
+    [
+        *(str(path) for path in Path("figures").glob("*.py") if path.stem not in [*ARTEFACTS, "summary"]),
+        *(str(path) for path in [*Path("figures").glob("*.yaml"), *Path("figures/paper").glob("*.*")]),
+    ]
+)
+SUMMARY = f"{RESULTS}/summary/cells.parquet"
+RECORDS = record_paths("latency_probe", "drafter_scores", "width_sweep", "width")
+RENDERED = [
+    *(f"{RESULTS}/figures/{name}.{suffix}" for name in FIGURES for suffix in ("pdf", "svg", "png", "csv")),
+    *(f"{RESULTS}/tables/{name}.{suffix}" for name in TABLES for suffix in ("csv", "md", "tex")),
+    *(f"{RESULTS}/scorecard.{suffix}" for suffix in ("md", "json", "html")),
+]
+
+
+rule summary:
+    input:
+        records=record_paths("width_sweep", "width"),
+        modules=["figures/summary.py", "figures/data.py"],
+    output:
+        cells=SUMMARY,
+        averages=f"{RESULTS}/summary/averages.parquet",
+        gaps=f"{RESULTS}/summary/gaps.parquet",
+    log:
+        f"{RESULTS}/logs/summary.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/summary.tsv"
+    conda:
+        SOFTWARE
+    shell:
+        f"{PYTHON} -m figures.summary --records {RESULTS} --out {{output.cells}} > {{log}} 2>&1"
+
+
+for name in FIGURES:
+
+    rule:
+        name:
+            name
+        input:
+            records=RECORDS,
+            cells=SUMMARY,
+            modules=[f"figures/{name}.py", *SHARED_MODULES],
+        output:
+            pdf=f"{RESULTS}/figures/{name}.pdf",
+            svg=report(
+                f"{RESULTS}/figures/{name}.svg",
+                caption=f"../../figures/captions/{name}.rst",
+                category="Figures",
+                labels={"figure": name.removeprefix("fig")},
+            ),
+            png=f"{RESULTS}/figures/{name}.png",
+            csv=f"{RESULTS}/figures/{name}.csv",
+        params:
+            module=name,
+            out=without_suffix("csv"),
+        log:
+            f"{RESULTS}/logs/{name}.log",
+        benchmark:
+            f"{RESULTS}/benchmarks/{name}.tsv"
+        conda:
+            SOFTWARE
+        shell:
+            RENDER
+
+
+for name in TABLES:
+
+    rule:
+        name:
+            name
+        input:
+            records=RECORDS,
+            cells=SUMMARY,
+            modules=[f"figures/{name}.py", *SHARED_MODULES],
+        output:
+            csv=report(
+                f"{RESULTS}/tables/{name}.csv",
+                caption=f"../../figures/captions/{name}.rst",
+                category="Tables",
+                labels={"table": name.removeprefix("table")},
+            ),
+            md=f"{RESULTS}/tables/{name}.md",
+            tex=f"{RESULTS}/tables/{name}.tex",
+        params:
+            module=name,
+            out=without_suffix("csv"),
+        log:
+            f"{RESULTS}/logs/{name}.log",
+        benchmark:
+            f"{RESULTS}/benchmarks/{name}.tsv"
+        conda:
+            SOFTWARE
+        shell:
+            RENDER
+
+
+rule scorecard:
+    input:
+        records=RECORDS,
+        cells=SUMMARY,
+        modules=["figures/scorecard.py", *SHARED_MODULES],
+    output:
+        md=f"{RESULTS}/scorecard.md",
+        json=f"{RESULTS}/scorecard.json",
+        html=report(
+            f"{RESULTS}/scorecard.html",
+            caption="../../figures/captions/scorecard.rst",
+            category="Scorecard",
+            labels={"claims": "of the paper"},
+        ),
+    params:
+        module="scorecard",
+        out=without_suffix("md"),
+    log:
+        f"{RESULTS}/logs/scorecard.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/scorecard.tsv"
+    conda:
+        SOFTWARE
+    shell:
+        RENDER

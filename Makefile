@@ -3,6 +3,8 @@
 # make help        the rest
 
 STUDY ?= embedded
+# Hydra overrides of every job, a JSON list: OVERRIDES='["seed=1","budgets=[15,31]"]'
+OVERRIDES ?=
 CORES ?= all
 PYTHON ?= python3
 
@@ -10,20 +12,21 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 RESULTS := results/$(STUDY)
 REPORT := $(RESULTS)/report.html
-SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --quiet rules
-CONFIG := --config study=$(STUDY)
+SNAKEMAKE := $(BIN)/snakemake --cores $(CORES)
+CONFIG := --config study=$(STUDY) $(if $(OVERRIDES),'overrides=$(OVERRIDES)')
 
-.PHONY: help setup reproduce report dry-run resume test lint format clean-study
+.PHONY: help setup reproduce report dry-run resume retry test lint format clean-study
 
 help:
 	@echo 'make setup        .venv with the exact versions of requirements.lock'
 	@echo 'make reproduce    setup, study $(STUDY), its report; run it again to continue'
 	@echo 'make dry-run      what the study would still run, and how long it may take'
 	@echo 'make resume       after a crash: refuse while a job is alive, else unlock and continue'
+	@echo 'make retry        delete the records with failed cells, then reproduce'
 	@echo 'make clean-study  delete the results of the study'
 	@echo 'make test         setup, all tests'
 	@echo 'make lint         ruff'
-	@echo 'Variables: STUDY=$(STUDY) CORES=$(CORES) PYTHON=$(PYTHON)'
+	@echo 'Variables: STUDY=$(STUDY) CORES=$(CORES) PYTHON=$(PYTHON) OVERRIDES=["key=value",...]'
 
 setup: $(STAMP)
 
@@ -53,15 +56,21 @@ report: setup
 
 dry-run: setup
 	@$(SNAKEMAKE) -n $(CONFIG)
-	@PYTHONPATH=scripts $(BIN)/python -m workflow.lib.estimate $(STUDY)
+	@PYTHONPATH=scripts $(BIN)/python -m workflow.lib.estimate $(STUDY) '$(OVERRIDES)'
 
 resume: setup
 	@$(BIN)/python -m workflow.lib.resume $(RESULTS)
 	@$(SNAKEMAKE) --unlock $(CONFIG)
 	@$(MAKE) --no-print-directory reproduce
 
+# Records of which a part failed are done for Snakemake; the cause (memory, a busy device, the hub) may be gone.
+retry: setup
+	@$(BIN)/python -m workflow.lib.retry $(RESULTS)
+	@$(MAKE) --no-print-directory reproduce
+
 clean-study:
-	@test -n '$(STUDY)' || { echo 'error: STUDY is empty; name the study to delete' >&2; exit 2; }
+	@test -n '$(STUDY)' && test -f 'conf/study/$(STUDY).yaml' || \
+	  { echo "error: no study '$(STUDY)'; conf/study has those there are" >&2; exit 2; }
 	rm -rf $(RESULTS)
 
 test: setup

@@ -181,9 +181,7 @@ def width_beyond_shape(study: Study, settings: list[str]) -> Finding:
     if not wider:
         raise NotMeasured("no setting here has both a chain and a predicted width above it")
     at_predicted, at_shape = _cells(study, wider, study.predicted), _cells(study, wider, study.chain_budget)
-    points = [
-        100 * (cell["gain"] - at_shape[key]["gain"]) for key, cell in at_predicted.items() if key in at_shape
-    ]
+    points = [100 * (cell["gain"] - at_shape[key]["gain"]) for key, cell in at_predicted.items() if key in at_shape]
     if not points:
         raise NotMeasured("no cell has both the tree of the chain's node count and N*")
     table7, table9 = (
@@ -239,11 +237,9 @@ def peaks_near_largest(study: Study, settings: list[str]) -> Finding:
             continue
         for domain in study.measured_domains(name):
             gains = {width: study.cell(name, domain, TREE, width) for width in widths}
-            gains = {
-                width: cell["gain"]
-                for width, cell in gains.items()
-                if cell is not None and pd.notna(cell["gain"])
-            }
+            gains = {n: cell["gain"] for n, cell in gains.items() if cell is not None and pd.notna(cell["gain"])}
+            if not gains:
+                continue
             best = max(gains, key=gains.get)
             ranks[name, domain] = (best, [*gains][::-1].index(best), len(gains))
     if not ranks:
@@ -288,9 +284,7 @@ def cliff(study: Study, settings: list[str]) -> Finding:
     if len(jumps) < 2:
         raise NotMeasured("it takes two settings probed at 16, 96 and 128 packed tokens")
     low, high = min(jumps.values()), max(jumps.values())
-    return Finding(
-        _list(jumps, tables.percent), high >= 0.10 and low < 0.05, high >= 0.05 > low, tuple(jumps)
-    )
+    return Finding(_list(jumps, tables.percent), high >= 0.10 and low < 0.05, high >= 0.05 > low, tuple(jumps))
 
 
 def locally_affine(study: Study, settings: list[str]) -> Finding:
@@ -319,9 +313,7 @@ def slope_estimators(study: Study, settings: list[str]) -> Finding:
     return Finding(
         _list(
             found,
-            lambda pair: (
-                f"{pair['least_squares']:.4f} (fit), {pair['endpoints']:.4f} (endpoints) ms per token"
-            ),
+            lambda pair: f"{pair['least_squares']:.4f} (fit), {pair['endpoints']:.4f} (endpoints) ms per token",
         ),
         bool(differences.max() < 0.05),
         bool(differences.max() < 0.25),
@@ -454,14 +446,12 @@ def _relative_error(packed: list[float], latency: list[float]) -> float | None:
     return float(np.sqrt(np.mean((ms - intercept - slope * n) ** 2)) / ms.mean())
 
 
-def _departures(
-    study: Study, settings: list[str], dtype: str, tie: float, share: float, exact: bool
-) -> Finding:
+def _departures(study: Study, settings: list[str], dtype: str, tie: float, share: float, exact: bool) -> Finding:
     rows = study.decode
     if len(rows):
-        rows = rows[
-            rows["setting"].isin(settings) & (rows["status"] == "measured") & (rows["dtype"] == dtype)
-        ]
+        rows = rows[rows["setting"].isin(settings) & (rows["status"] == "measured") & (rows["dtype"] == dtype)]
+        # A traced row repeats an output that is counted already.
+        rows = rows[~rows["traced"].astype(bool)]
         rows = rows[rows["method"].isin([CHAIN, TREE])]
     if not len(rows):
         raise NotMeasured(f"no {SWEEP} record in {dtype}")
@@ -488,6 +478,9 @@ def _printed_h100_gains() -> pd.Series:
 
 def _certain(summaries: dict[Any, Summary]) -> int:
     """How many gains lie above 0 with their whole 95% interval."""
+    without = sum(bool(np.isnan(summary["gain_low"])) for summary in summaries.values())
+    if without:
+        raise NotMeasured(f"{without} of {len(summaries)} gains have no interval: too few prompts")
     return sum(bool(summary["gain_low"] > 0) for summary in summaries.values())
 
 

@@ -119,9 +119,7 @@ class Study:
         averages = {width: self.average(setting, TREE, width) for width in self.tree_widths(setting)}
         averages = {width: average for width, average in averages.items() if average is not None}
         most = max((average["domains"] for average in averages.values()), default=0)
-        gains = {
-            width: float(average["gain"]) for width, average in averages.items() if average["domains"] == most
-        }
+        gains = {width: float(average["gain"]) for width, average in averages.items() if average["domains"] == most}
         return sweep_oracle(gains) if gains else None
 
     def prediction_seconds(self, setting: str) -> float | None:
@@ -248,9 +246,7 @@ def summary_paths(cells: Path) -> dict[str, Path]:
 def _summaries(root: Path, cells: Path | None, decode, widths, inputs: list[Path]) -> dict[str, pd.DataFrame]:
     if cells is not None:
         if not Path(cells).is_file():
-            raise CastError(
-                f"no summary at {cells}; write it with `python -m figures.summary --records {root}`"
-            )
+            raise CastError(f"no summary at {cells}; write it with `python -m figures.summary --records {root}`")
         return _read_summary(Path(cells))
     default = root / "summary" / "cells.parquet"
     if default.is_file() and all(path.stat().st_mtime <= default.stat().st_mtime for path in inputs):

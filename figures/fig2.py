@@ -58,9 +58,7 @@ def render(study: Study, out: Path) -> list[Path]:
         )  # fmt: skip
     colours = style.setting_colours(study.settings)
     several = ours.groupby("setting")["prefix_tokens"].nunique().max() > 1 if len(ours) else False
-    for place, ((setting, prefix), curve) in enumerate(
-        ours.groupby(["setting", "prefix_tokens"], sort=False)
-    ):
+    for place, ((setting, prefix), curve) in enumerate(ours.groupby(["setting", "prefix_tokens"], sort=False)):
         curve = curve.dropna(subset=["relative"])
         label = f"{setting}, prefix {int(prefix)}" if several else setting
         axes.fill_between(
@@ -78,9 +76,7 @@ def render(study: Study, out: Path) -> list[Path]:
     axes.minorticks_off()
     axes.set_xlabel("packed tokens n = N + 1 (log scale)")
     axes.set_ylabel(f"target-forward latency\nrelative to n = {REFERENCE}")
-    notes = [
-        f"{row.setting}: {row.note}" for row in ours.itertuples() if isinstance(row.note, str) and row.note
-    ]
+    notes = [f"{row.setting}: {row.note}" for row in ours.itertuples() if isinstance(row.note, str) and row.note]
     if not study.settings:
         notes = [f"ours not measured: {NO_RECORDS}"]
     axes.set_title("\n".join(style.wrapped(note, 62) for note in notes), fontsize=6, loc="left")

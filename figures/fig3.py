@@ -70,9 +70,7 @@ def _panel(axes: Axes, measured: pd.DataFrame, greyed: bool) -> None:
         look = style.domain_style(domain)
         label = paper.DOMAIN_LABELS.get(domain, domain)
         if greyed:
-            axes.plot(
-                line["width"], line["speedup_over_dflash"], **look | {"color": style.PAPER}, label=label
-            )
+            axes.plot(line["width"], line["speedup_over_dflash"], **look | {"color": style.PAPER}, label=label)
             continue
         below, above = line["speedup_over_dflash"] - line["low"], line["high"] - line["speedup_over_dflash"]
         axes.errorbar(

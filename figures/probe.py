@@ -20,9 +20,7 @@ def slopes(packed_tokens: Sequence[float], latency_ms: Sequence[float]) -> dict[
     result: dict[str, float | None] = {}
     for estimator in ESTIMATORS:
         try:
-            result[estimator] = LatencyCurve(packed_tokens, latency_ms).slope(
-                *SLOPE_RANGE, estimator=estimator
-            )
+            result[estimator] = LatencyCurve(packed_tokens, latency_ms).slope(*SLOPE_RANGE, estimator=estimator)
         except CastError:
             result[estimator] = None
     return result
@@ -30,12 +28,11 @@ def slopes(packed_tokens: Sequence[float], latency_ms: Sequence[float]) -> dict[
 
 def verification_latency(study: Study) -> pd.DataFrame:
     """Median and quartiles of the target forward by setting, prefix and packed count, in ms."""
-    if not len(study.latency):
-        return pd.DataFrame(
-            columns=["setting", "prefix_tokens", "packed_tokens", "median", "q25", "q75", "count"]
-        )
     rows = study.latency
-    rows = rows[(rows["status"] == "measured") & (rows["component"] == "target_forward")]
+    if len(rows):
+        rows = rows[(rows["status"] == "measured") & (rows["component"] == "target_forward")]
+    if not len(rows):
+        return pd.DataFrame(columns=["setting", "prefix_tokens", "packed_tokens", "q25", "median", "q75", "count"])
     grouped = rows.groupby(["setting", "prefix_tokens", "packed_tokens"])["latency_ms"]
     quartiles = grouped.quantile([0.25, 0.5, 0.75]).unstack()
     quartiles.columns = ["q25", "median", "q75"]

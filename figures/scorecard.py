@@ -41,12 +41,8 @@ def entries() -> list[dict]:
     for entry in loaded:
         absent = [name for name in FIELDS if not entry.get(name)]
         if absent:
-            raise CastError(
-                f"{path}: claim {entry.get('id', '?')} lacks {', '.join(absent)}; every claim has them"
-            )
-        unknown = not hasattr(claims, entry["compute"]) or not hasattr(
-            conflicts, entry.get("conflict", "paper")
-        )
+            raise CastError(f"{path}: claim {entry.get('id', '?')} lacks {', '.join(absent)}; every claim has them")
+        unknown = not hasattr(claims, entry["compute"]) or not hasattr(conflicts, entry.get("conflict", "paper"))
         if unknown:
             raise CastError(f"{path}: claim {entry['id']} names a function that figures does not have")
     twice = [name for name, count in Counter(entry["id"] for entry in loaded).items() if count > 1]
@@ -139,12 +135,9 @@ def markdown(study: Study, verdicts: list[dict]) -> str:
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     lines += ["", "## What counts", ""]
     for entry in entries():
+        lines.append(f"- {entry['text']} *Reproduced*: {entry['reproduced']}. *Direction*: {entry['direction']}.")
         lines.append(
-            f"- {entry['text']} *Reproduced*: {entry['reproduced']}. *Direction*: {entry['direction']}."
-        )
-        lines.append(
-            f"  *Applies to*: {entry['applies_to']}."
-            + (f" {entry['caveat'].strip()}" if "caveat" in entry else "")
+            f"  *Applies to*: {entry['applies_to']}." + (f" {entry['caveat'].strip()}" if "caveat" in entry else "")
         )
     return "\n".join(lines) + "\n"
 
@@ -167,9 +160,7 @@ def page(study: Study, verdicts: list[dict]) -> str:
         cells = [f"<td>{claim}</td>", *(f"<td>{html.escape(text)}</td>" for text in texts)]
         rows.append(f'<tr class="v{VERDICTS.index(verdict["verdict"])}">{"".join(cells)}</tr>')
     preface = "".join(f"<p>{html.escape(line)}</p>" for line in _preface(study, verdicts) if line)
-    header = "".join(
-        f"<th>{name}</th>" for name in ("claim", "where", "the paper", "ours", "verdict", "judged on")
-    )
+    header = "".join(f"<th>{name}</th>" for name in ("claim", "where", "the paper", "ours", "verdict", "judged on"))
     return _PAGE.format(preface=preface, header=header, rows="\n".join(rows))
 
 

@@ -83,9 +83,7 @@ _RC = {
 def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **options):
     """A figure of width x height inches in the common style, and its axes as a 2-d array [rows, columns]."""
     plt.rcParams.update(_RC)
-    return plt.subplots(
-        rows, columns, figsize=(width, height), squeeze=False, layout="constrained", **options
-    )
+    return plt.subplots(rows, columns, figsize=(width, height), squeeze=False, layout="constrained", **options)
 
 
 def setting_colours(settings: Iterable[str]) -> dict[str, str]:

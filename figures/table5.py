@@ -31,15 +31,9 @@ def build(study: Study) -> tables.Table:
         for prefix, curve in mine.groupby("prefix_tokens"):
             label = f"{setting}, prefix {int(prefix)}" if several else setting
             medians = dict(zip(curve["packed_tokens"].astype(int), curve["median"], strict=True))
-            reasons = {
-                n: study.reason(setting, experiment=PROBE, packed_tokens=n)
-                for n in counts
-                if n not in medians
-            }
+            reasons = {n: study.reason(setting, experiment=PROBE, packed_tokens=n) for n in counts if n not in medians}
             rows.append(
-                tables.Row(
-                    _shown(label, medians, counts, {n: tables.missing(why) for n, why in reasons.items()})
-                )
+                tables.Row(_shown(label, medians, counts, {n: tables.missing(why) for n, why in reasons.items()}))
             )
             data += [
                 _record("ours", setting, int(prefix), "latency_ms", point["packed_tokens"], point["median"])
@@ -50,9 +44,7 @@ def build(study: Study) -> tables.Table:
         data += _draft_records(study, setting)
     for setting, curve in printed.groupby("setting", sort=False):
         latencies = dict(zip(curve["packed_tokens"], curve["latency_ms"], strict=True))
-        rows.append(
-            tables.Row(_shown(paper.setting_label(setting), latencies, counts, {}, digits=1), paper=True)
-        )
+        rows.append(tables.Row(_shown(paper.setting_label(setting), latencies, counts, {}, digits=1), paper=True))
         data += [_record("paper", setting, 1000, "latency_ms", n, value) for n, value in latencies.items()]
         data += _slope_records("paper", setting, 1000, latencies)
     return tables.Table(
@@ -95,8 +87,7 @@ def _record(source, setting, prefix, quantity, packed_tokens, value) -> dict:
 def _slope_records(source: str, setting: str, prefix: int, latencies: dict[int, float]) -> list[dict]:
     found = slopes(list(latencies), list(latencies.values()))
     return [
-        _record(source, setting, prefix, f"slope_{name}_ms_per_token", None, value)
-        for name, value in found.items()
+        _record(source, setting, prefix, f"slope_{name}_ms_per_token", None, value) for name, value in found.items()
     ]
 
 
@@ -104,9 +95,7 @@ def _draft_records(study: Study, setting: str) -> list[dict]:
     if not len(study.latency):
         return []
     rows = study.latency
-    rows = rows[
-        (rows["setting"] == setting) & (rows["status"] == "measured") & (rows["component"] == "draft")
-    ]
+    rows = rows[(rows["setting"] == setting) & (rows["status"] == "measured") & (rows["component"] == "draft")]
     records = []
     for prefix, timed in rows.groupby("prefix_tokens")["latency_ms"]:
         low, middle, high = timed.quantile([0.25, 0.5, 0.75])
@@ -117,9 +106,7 @@ def _draft_records(study: Study, setting: str) -> list[dict]:
 
 def _shown(label: str, latencies: dict[int, float], counts: list[int], absent: dict, digits: int = 2) -> list:
     found = slopes(list(latencies), list(latencies.values()))
-    cells = [
-        tables.number(latencies[n], digits) if n in latencies else absent.get(n, tables.NONE) for n in counts
-    ]
+    cells = [tables.number(latencies[n], digits) if n in latencies else absent.get(n, tables.NONE) for n in counts]
     return [label, *cells, *(tables.NONE if value is None else f"{value:.4f}" for value in found.values())]
 
 

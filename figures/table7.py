@@ -81,16 +81,13 @@ def build(study: Study) -> tables.Table:
             "R; r_pooled (tokens over rounds) is in the CSV.",
             "Repeat share < 0.1: only prompts whose AR output repeats less than a tenth of its 8-grams; "
             "small models loop, and loops are easy to draft.",
-            "The paper does not say how it averages R; these rows of its Table 7 agree with the pooled "
-            "statistic.",
+            "The paper does not say how it averages R; these rows of its Table 7 agree with the pooled statistic.",
             "The paper's rows are other settings and other models.",
         ],
     )
 
 
-def _shown(
-    setting: str, predicted: int | None, domain: str, cells: dict, why: dict
-) -> list[tables.Cell | str]:
+def _shown(setting: str, predicted: int | None, domain: str, cells: dict, why: dict) -> list[tables.Cell | str]:
     label = f"{setting}, {tables.NONE if predicted is None else predicted}"
     times = [
         tables.missing(why[method]) if cell is None else tables.number(cell["ms_per_token"])

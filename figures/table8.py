@@ -26,9 +26,7 @@ def build(study: Study) -> tables.Table:
     for setting in study.settings:
         for domain in study.domains or [""]:
             found = {width: study.cell(setting, domain, TREE, width) for width in study.tree_widths(setting)}
-            found = {
-                width: cell for width, cell in found.items() if cell is not None and pd.notna(cell["gain"])
-            }
+            found = {width: cell for width, cell in found.items() if cell is not None and pd.notna(cell["gain"])}
             why = {
                 width: study.reason(setting, domain=domain or None, method=TREE, budget=width)
                 for width in widths
@@ -37,18 +35,13 @@ def build(study: Study) -> tables.Table:
             gains = {width: float(cell["gain"]) for width, cell in found.items()}
             shown = _cells(gains, widths, study.predicted(setting), why)
             rows.append(tables.Row([setting, paper.DOMAIN_LABELS.get(domain, domain), *shown]))
-            data += [
-                _record(study, setting, domain, width, found.get(width), why.get(width, ""))
-                for width in widths
-            ]
+            data += [_record(study, setting, domain, width, found.get(width), why.get(width, "")) for width in widths]
         rules.add(len(rows) - 1)
     for (setting, domain), cells in printed.groupby(["setting", "domain"], sort=False):
         gains = dict(zip(cells["width"], cells["gain_percent"] / 100, strict=True))
         marks = {width for width, second in zip(cells["width"], cells["second_host"], strict=True) if second}
         shown = _cells(gains, widths, predictions[setting], {}, marks)
-        rows.append(
-            tables.Row([paper.setting_label(setting), paper.DOMAIN_LABELS[domain], *shown], paper=True)
-        )
+        rows.append(tables.Row([paper.setting_label(setting), paper.DOMAIN_LABELS[domain], *shown], paper=True))
         data += [
             {
                 "source": "paper",
@@ -76,9 +69,7 @@ def build(study: Study) -> tables.Table:
     )
 
 
-def _cells(
-    gains: dict, widths: list[int], predicted: int | None, why: dict, marks: set | None = None
-) -> list:
+def _cells(gains: dict, widths: list[int], predicted: int | None, why: dict, marks: set | None = None) -> list:
     """One cell for each width; a second-host cell (``marks``) cannot be its row's oracle, as in the paper."""
     marks = marks or set()
     candidates = {width: gain for width, gain in gains.items() if width not in marks}

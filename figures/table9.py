@@ -67,12 +67,9 @@ def build(study: Study) -> tables.Table:
 
 def _ours(study: Study, setting: str, domain: str, budget: int | None) -> tuple[tables.Row, dict]:
     cells = {
-        method: None if budget is None else study.cell(setting, domain, method, budget)
-        for method in (CHAIN, TREE)
+        method: None if budget is None else study.cell(setting, domain, method, budget) for method in (CHAIN, TREE)
     }
-    why = {
-        method: study.reason(setting, domain=domain or None, method=method, budget=budget) for method in cells
-    }
+    why = {method: study.reason(setting, domain=domain or None, method=method, budget=budget) for method in cells}
     gaps = {method: tables.missing(reason) for method, reason in why.items()}
     shown = [
         gaps[method] if cell is None else tables.number(cell[statistic])
@@ -80,10 +77,8 @@ def _ours(study: Study, setting: str, domain: str, budget: int | None) -> tuple[
         for method, cell in cells.items()
     ]
     tree = cells[TREE]
-    if tree is None or pd.isna(tree["gain"]):
-        gain = gaps[TREE if tree is None else CHAIN]
-    else:
-        gain = tables.gain(tree)
+    no_gain = tree is None or pd.isna(tree["gain"])
+    gain = gaps[TREE if tree is None else CHAIN] if no_gain else tables.gain(tree)
     record = {"source": "ours", "setting": setting, "domain": domain, "width": budget}
     for method, cell in cells.items():
         record |= {f"{method}_{name}": None if cell is None else cell[name] for name in STATISTICS}

@@ -112,11 +112,7 @@ def latex(table: Table) -> str:
             body.append(_spanning(r"\textit{The paper's numbers (its own settings)}", table))
         cells = [_latex_cell(cell, row.paper, reasons) for cell in row.cells]
         body.append(" & ".join(cells) + r" \\")
-        if (
-            index in table.rules_after
-            and index + 1 < len(table.rows)
-            and row.paper == table.rows[index + 1].paper
-        ):
+        if index in table.rules_after and index + 1 < len(table.rows) and row.paper == table.rows[index + 1].paper:
             body.append(r"\addlinespace")
     if not table.rows:
         body.append(_spanning(f"not measured: {NO_RECORDS}", table))
@@ -190,7 +186,5 @@ _ESCAPES = {
 
 
 def _escape(text: str) -> str:
-    escaped = r"$N^{\ast}$".join(
-        "".join(_ESCAPES.get(letter, letter) for letter in part) for part in text.split("N*")
-    )
+    escaped = r"$N^{\ast}$".join("".join(_ESCAPES.get(letter, letter) for letter in part) for part in text.split("N*"))
     return re.sub(r"(?<![\w-])-(?=\d)", "$-$", escaped)

@@ -2,7 +2,8 @@
 
     python scripts/bench.py setting=smollm2_bf16 domain=chat prompt_limit=4 max_new_tokens=64
 
-Prints one JSON object on standard output. It takes a width sweep's configuration and measures its first prompts with plain decoding only.
+Prints one JSON object on standard output. It takes a width sweep's configuration and measures its first
+prompts with plain decoding only.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import json
 import sys
 from typing import Any
 
-from jobs import measuring, pairs
-from jobs.entry import run
-from jobs.schema import WidthSweep
 from omegaconf import DictConfig
 
 from cast.experiments import device
 from cast.experiments.prompts import load_prompts
+from jobs import measuring, pairs
+from jobs.entry import run
+from jobs.schema import WidthSweep
 
 
 def bench(config: DictConfig) -> None:

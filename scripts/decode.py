@@ -37,7 +37,7 @@ def decode(config: DictConfig) -> None:
         if reason:
             rows += job.failed(_cells(config), reason)
             print(f"failed: {reason}")
-        frame = pd.DataFrame(rows).reindex(columns=list(DECODE.columns))
+        frame = measuring.framed(rows, DECODE)
         measuring.write(output, frame, DECODE, job.provenance(len(frame)))
         job.partial.discard()
     measured = frame[frame.status == "measured"]

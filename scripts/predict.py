@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from cast.errors import CastError
-from cast.experiments.files import read_json, write_json
+from cast.experiments import device
+from cast.experiments.files import read_json, sha256_file, write_json
+from cast.experiments.provenance import git_state
 from cast.experiments.records import LATENCY, SCORES, read_records
 from jobs import measuring
 from jobs.composition import config_digest, plain
@@ -29,6 +32,8 @@ def predict(config: DictConfig) -> None:
     output = measuring.output_path(config, "predict", ".json")
     latency = read_records(config.inputs.latency, LATENCY)
     scores = read_records(config.inputs.scores, SCORES)
+    _check_source("latency", config.inputs.latency, latency.setting, config.setting.name, "setting")
+    _check_source("scores", config.inputs.scores, scores.drafter, config.drafter.name, "drafter")
     try:
         prediction = _prediction(config, latency, scores)
     except CastError as error:
@@ -40,6 +45,15 @@ def predict(config: DictConfig) -> None:
     write_json(output, _identity(config) | prediction)
     if prediction["width"] is not None:
         print(f"{config.setting.name}: N* = {prediction['width']}")
+
+
+def _check_source(key: str, path: str, found: pd.Series, wanted: str, what: str) -> None:
+    others = sorted(set(found) - {wanted})
+    if others:
+        raise CastError(
+            f"inputs.{key}={path} was measured for {what} {', '.join(others)}, but this prediction is for {wanted}; "
+            f"give the record of {what} {wanted}"
+        )
 
 
 def _prediction(config: DictConfig, latency: pd.DataFrame, scores: pd.DataFrame) -> dict[str, Any]:
@@ -69,11 +83,18 @@ def _prediction(config: DictConfig, latency: pd.DataFrame, scores: pd.DataFrame)
 
 def _identity(config: DictConfig) -> dict[str, Any]:
     out = Path(config.out or "")
+    kind = device.resolve_kind(config.device.kind.value)
+    commit, dirty = git_state()
     return {
         "setting": config.setting.name,
         "study": out.parts[1] if len(out.parts) > 2 and out.parts[0] == "results" else "",
         "config": plain(config),
         "config_digest": config_digest(config),
+        "host": socket.gethostname(),
+        "device": device.describe(kind, config.device.threads),
+        "git_commit": commit,
+        "git_dirty": dirty,
+        "inputs": {path: sha256_file(path) for path in (config.inputs.latency, config.inputs.scores)},
     }
 
 

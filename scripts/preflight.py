@@ -53,9 +53,7 @@ def preflight(config: DictConfig) -> None:
 def _check_job(job: StudyJob, config: DictConfig) -> None:
     missing = OmegaConf.missing_keys(config) - {"inputs.latency", "inputs.scores"}
     if missing:
-        raise CastError(
-            f"{job.label}: no value for {', '.join(sorted(missing))}; set it in conf/ or as an override"
-        )
+        raise CastError(f"{job.label}: no value for {', '.join(sorted(missing))}; set it in conf/ or as an override")
     device.check_threads(config.device.threads)
     # Prompt sets of the hub are read by their jobs: a check must not need the network.
     if config.domain is not None and (config.domain.source != "hub" or config.data.root):

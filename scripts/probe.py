@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
 from omegaconf import DictConfig
 
 from cast.experiments.records import LATENCY
@@ -35,14 +34,12 @@ def probe(config: DictConfig) -> None:
         rows = job.failed(_cells(config), reason) if reason else job.rows()
         if reason:
             print(f"failed: {reason}")
-        frame = pd.DataFrame(rows).reindex(columns=list(LATENCY.columns))
+        frame = measuring.framed(rows, LATENCY)
         measuring.write(output, frame, LATENCY, job.provenance(len(frame)))
         job.partial.discard()
     measured = frame[frame.status == "measured"]
     medians = measured.groupby(["component", "packed_tokens"])["latency_ms"].median()
-    tracking.track(
-        config, output, frame, {f"{part}_ms/{packed}": float(ms) for (part, packed), ms in medians.items()}
-    )
+    tracking.track(config, output, frame, {f"{part}_ms/{packed}": float(ms) for (part, packed), ms in medians.items()})
 
 
 def _cells(config: DictConfig) -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from omegaconf import DictConfig
 
 from cast.experiments.files import atomic_write
@@ -48,7 +47,7 @@ def scores(config: DictConfig) -> None:
             with atomic_write(output.with_suffix(".npz")) as temporary:
                 np.savez_compressed(temporary, masses=masses)
             rows = _curve(masses, job)
-        frame = pd.DataFrame(rows).reindex(columns=list(SCORES.columns))
+        frame = measuring.framed(rows, SCORES)
         measuring.write(output, frame, SCORES, job.provenance(len(frame)))
         job.partial.discard()
     tracking.track(config, output, frame, {"rounds": int(frame["rounds"].fillna(0).max())})

@@ -86,9 +86,7 @@ class Training:
 
     def generate_data(self) -> None:
         folder = self.out / "data"
-        prompts = self.recipe.training_prompts(
-            self.data, self.target, self.tokenizer, folder, self.avoid, self.tick
-        )
+        prompts = self.recipe.training_prompts(self.data, self.target, self.tokenizer, folder, self.avoid, self.tick)
         self._write_shards("training data", self.data, prompts, folder)
 
     def generate_held_out(self) -> None:
@@ -99,9 +97,7 @@ class Training:
         self._write_shards("held-out data", spec, prompts, self.out / "held_out")
 
     def _write_shards(self, what: str, spec: Any, prompts: Iterable[Any], folder: Path) -> None:
-        shards = self.recipe.generate_data(
-            spec, self.head, self.target, self.tokenizer, prompts, folder, self.tick
-        )
+        shards = self.recipe.generate_data(spec, self.head, self.target, self.tokenizer, prompts, folder, self.tick)
         for shard in shards:
             speed = f"{shard['new_tokens']} tokens at {shard['tokens_per_second']:.0f} a second"
             print(f"{what}: {shard['shard']}, {speed}", flush=True)
@@ -110,9 +106,7 @@ class Training:
         # On a CPU the parts of a step run side by side, one thread each.
         pairs.set_threads(1 if self.kind == "cpu" else self.config.device.threads)
         steps, console = self.training.steps, Console(highlight=False, soft_wrap=True)
-        with Progress(
-            *Progress.get_default_columns(), "{task.completed}/{task.total}", console=console
-        ) as bar:
+        with Progress(*Progress.get_default_columns(), "{task.completed}/{task.total}", console=console) as bar:
             task = bar.add_task("training", total=steps)
 
             def show(row: dict[str, Any]) -> None:
@@ -172,9 +166,7 @@ def _typed(defaults: Any, values: DictConfig) -> Any:
     return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(defaults), values))
 
 
-def _prompts(
-    config: DictConfig, names: list[str], *, limit: int | None = None, raw: bool = False
-) -> list[Prompt]:
+def _prompts(config: DictConfig, names: list[str], *, limit: int | None = None, raw: bool = False) -> list[Prompt]:
     """Prompts of some domains; raw: without the instruction around them, which training prompts may share."""
     prompts = []
     for name in names:

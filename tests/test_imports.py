@@ -56,9 +56,7 @@ def imported(path: Path) -> set[str]:
 
 
 def parts_of(names: set[str]) -> set[str]:
-    return {
-        name.split(".")[1] for name in names if name.startswith("cast.") and name.split(".")[1] in ALLOWED
-    }
+    return {name.split(".")[1] for name in names if name.startswith("cast.") and name.split(".")[1] in ALLOWED}
 
 
 @pytest.mark.parametrize("part", ALLOWED)
@@ -104,15 +102,11 @@ def test_figures_read_records_and_nothing_else_of_the_package():
 def test_scripts_do_not_import_the_workflow_or_figures(folder):
     for path in sorted((ROOT / folder).rglob("*.py")):
         roots = {name.split(".")[0] for name in imported(path)}
-        assert not roots & ({"workflow", "figures"} if folder == "scripts" else {"figures"}), (
-            path.relative_to(ROOT)
-        )
+        assert not roots & ({"workflow", "figures"} if folder == "scripts" else {"figures"}), path.relative_to(ROOT)
 
 
 def test_torch_free_modules_load_no_torch():
-    code = (
-        f"import sys, {', '.join(TORCH_FREE)}; sys.exit(bool({{'torch', 'transformers'}} & set(sys.modules)))"
-    )
+    code = f"import sys, {', '.join(TORCH_FREE)}; sys.exit(bool({{'torch', 'transformers'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -30,6 +30,7 @@ CONF = Path(__file__).resolve().parents[2] / "conf"
 
 # What cannot change a measurement: left out of digests and of Snakemake's params.
 NOT_MEASURED = ("out", "site", "tracking")
+_DESCRIPTIVE = {"experiment": ("about", "yields"), "domain": ("license",)}
 
 
 class ConfigurationError(Exception):
@@ -64,9 +65,7 @@ def compose_job(
         return compose_with_hydra("config", job_arguments(experiment, setting, domain, overrides), conf)
 
 
-def job_arguments(
-    experiment: str, setting: str, domain: str | None, overrides: Sequence[str] = ()
-) -> list[str]:
+def job_arguments(experiment: str, setting: str, domain: str | None, overrides: Sequence[str] = ()) -> list[str]:
     """The command line that composes the same configuration by hand."""
     chosen = [f"experiment={experiment}", f"setting={setting}"]
     if domain is not None:
@@ -90,8 +89,12 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 
 def measured_part(config: DictConfig) -> dict[str, Any]:
-    """What a measurement depends on: the resolved configuration without bookkeeping."""
-    return {key: value for key, value in plain(config).items() if key not in NOT_MEASURED}
+    """What a measurement depends on: the resolved configuration without bookkeeping and descriptions."""
+    measured = {key: value for key, value in plain(config).items() if key not in NOT_MEASURED}
+    for group, keys in _DESCRIPTIVE.items():
+        for key in keys if measured.get(group) else ():
+            measured[group].pop(key, None)
+    return measured
 
 
 def config_digest(config: DictConfig) -> str:
@@ -125,8 +128,7 @@ def _root_keys(overrides: Sequence[str]) -> list[tuple[str, str]]:
     """Each override with the group or first key it changes."""
     parsed = _parse(tuple(overrides))
     return [
-        (text, re.split(r"[./@]", override.key_or_group)[0])
-        for text, override in zip(overrides, parsed, strict=True)
+        (text, re.split(r"[./@]", override.key_or_group)[0]) for text, override in zip(overrides, parsed, strict=True)
     ]
 
 
@@ -144,9 +146,7 @@ def _load(path: Path) -> DictConfig:
 
 
 def _body(path: Path) -> DictConfig:
-    return OmegaConf.masked_copy(
-        _load(path), [key for key in _load(path) if key not in ("defaults", "hydra")]
-    )
+    return OmegaConf.masked_copy(_load(path), [key for key in _load(path) if key not in ("defaults", "hydra")])
 
 
 def _choices(experiment: str, setting: str, domain: str | None, conf: Path) -> dict[str, str | None]:
@@ -178,9 +178,7 @@ def _base(experiment: str, chosen: tuple[tuple[str, str | None], ...], conf: Pat
     return config
 
 
-def _merge(
-    experiment: str, setting: str, domain: str | None, overrides: tuple[str, ...], conf: Path
-) -> DictConfig:
+def _merge(experiment: str, setting: str, domain: str | None, overrides: tuple[str, ...], conf: Path) -> DictConfig:
     parsed = _parse(overrides)
     chosen = _choices(experiment, setting, domain, conf)
     values = []

@@ -18,6 +18,7 @@ from cast.errors import CastError
 from jobs import schema
 from jobs.composition import CONF, ConfigurationError
 from jobs.messages import one_line
+from jobs.pairs import Unavailable
 
 Task = Callable[[DictConfig], Any]
 
@@ -34,6 +35,8 @@ def run(task: Task, *, experiment: str | None = None, config_name: str = "config
         config_name: the root of the configuration, ``config`` or ``whole_study``.
     """
     schema.register()
+    # NVML counts GPUs in this order; torch, imported later, must name the same ones.
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us instead of Hydra's own printing
     if experiment and not any(text.startswith("experiment=") for text in sys.argv[1:]):
         sys.argv.append(f"experiment={experiment}")
@@ -57,7 +60,7 @@ def _exit_code(call: Callable[[], Any]) -> int:
     try:
         call()
         return 0
-    except (CastError, ConfigurationError) as error:
+    except (CastError, ConfigurationError, Unavailable) as error:
         return _tell(str(error))
     except (HydraException, OmegaConfBaseException) as error:
         return _tell(one_line(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import json
 import socket
 import sys
 import time
@@ -20,7 +21,7 @@ from cast.errors import CastError
 from cast.experiments import device
 from cast.experiments.partial import Partial
 from cast.experiments.provenance import Provenance, code_version
-from jobs import pairs
+from jobs import inputs, pairs
 from jobs.composition import config_digest, options, plain
 from jobs.pairs import Unavailable
 from jobs.status import Status
@@ -66,17 +67,13 @@ def spec_from(config: DictConfig, spec: type[Spec], **values: Any) -> Spec:
     """Fill a protocol's spec from the configuration's keys of the same names; ``values`` come first."""
     known = plain(config) | values
     names = [field.name for field in dataclasses.fields(spec) if field.name in known]
-    return spec(
-        **{name: tuple(known[name]) if isinstance(known[name], list) else known[name] for name in names}
-    )
+    return spec(**{name: tuple(known[name]) if isinstance(known[name], list) else known[name] for name in names})
 
 
 class Measurement:
     """One job between its claim and its record; made by `measurement`."""
 
-    def __init__(
-        self, config: DictConfig, output: Path, kind: str, partial: Partial, provenance: Provenance
-    ) -> None:
+    def __init__(self, config: DictConfig, output: Path, kind: str, partial: Partial, provenance: Provenance) -> None:
         self.config = config
         self.output = output
         self.kind = kind
@@ -109,7 +106,7 @@ class Measurement:
             "drafter": self.config.drafter.name,
             "domain": self.domain,
             "dtype": self.config.setting.dtype.value,
-            "engine": self.config.engine,
+            "engine": self.config.engine.value,
             "threads": self.config.device.threads,
             "host": socket.gethostname(),
         }
@@ -129,22 +126,39 @@ class Measurement:
     def rows(self) -> Rows:
         """All rows of the checkpoint, of every session, with their identity."""
         identity = {**self.identity, "status": "measured", "reason": ""}
-        return [
-            {**identity, **row, "session": unit.session}
-            for unit in self.partial.units
-            for row in unit.content
-        ]
+        return [{**identity, **row, "session": unit.session} for unit in self.partial.units for row in unit.content]
 
     def failed(self, rows: Rows, reason: str) -> Rows:
-        """Rows that say why this cell has no numbers."""
-        identity = {**self.identity, "session": self.partial.session}
+        """Rows that say why this cell has no numbers; their device is the setting's, which may not be here."""
+        identity = {**self.identity, "device": self.config.device.name, "session": self.partial.session}
         return [{**identity, **row, "status": "failed", "reason": reason} for row in rows]
 
     def provenance(self, records: int, **extra: Any) -> dict[str, Any]:
         earlier = sum(u.elapsed_s for u in self.partial.units if u.session != self.partial.session)
         return self._provenance.close(
-            records=records, sessions=self.partial.sessions, earlier_s=earlier, **extra
+            records=records,
+            sessions=self.partial.sessions,
+            earlier_s=earlier,
+            code_version=code_version(),
+            checkpoints=inputs.checkpoint_digests(self.config),
+            prompts_sha256=inputs.prompt_digest(self.config),
+            **extra,
         )
+
+
+def resume_digest(config: DictConfig, kind: str) -> str:
+    """What must stay for a job to continue: configuration, code, weights, prompts and the machine."""
+    what = {
+        "config": config_digest(config),
+        "code": code_version(),
+        "checkpoints": inputs.checkpoint_digests(config),
+        "prompts": inputs.prompt_digest(config),
+        "kind": kind,
+        "device": device.describe(kind, config.device.threads)["name"],
+        "host": socket.gethostname(),
+        "threads": config.device.threads,
+    }
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
 
 
 @contextlib.contextmanager
@@ -162,13 +176,15 @@ def measurement(config: DictConfig, output: Path, *, resumable: bool = True) -> 
     def note(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    with Partial(output, f"{digest}-{code_version()}", note) as partial:
+    with Partial(output, resume_digest(config, kind), note) as partial:
         if not resumable:
             partial.restart()
         with device.exclusive(kind, note):
             pairs.set_threads(config.device.threads)
             provenance = Provenance(plain(config), digest, kind, config.device.threads, config.seed)
-            yield Measurement(config, output, kind, partial, provenance)
+            job = Measurement(config, output, kind, partial, provenance)
+            note(f"{job.label}: starts")
+            yield job
 
 
 def guarded(work: Callable[[], None]) -> str:
@@ -189,6 +205,12 @@ def guarded(work: Callable[[], None]) -> str:
             return f"out of memory: {text.splitlines()[0][:160]}"
         raise
     return ""
+
+
+def framed(rows: Rows, schema: Any) -> pd.DataFrame:
+    """Rows as a frame with every column of ``schema``; one that it does not know stays, to be refused."""
+    frame = pd.DataFrame(rows)
+    return frame.reindex(columns=[*frame.columns, *(name for name in schema.columns if name not in frame)])
 
 
 def write(output: Path, frame: pd.DataFrame, schema: Any, provenance: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
-from cast.errors import CastError
+from cast.errors import CastError, HubUnavailable
 from cast.experiments.device import check_gpu
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def load(config: DictConfig, kind: str) -> Pair:
 
     Raises:
         Unavailable: the GPU is not the setting's, or the hub does not serve a checkpoint.
-        CastError: a local checkpoint is missing, broken or does not fit.
+        CastError: a checkpoint is misnamed, missing, broken or does not fit.
     """
     try:
         check_gpu(kind, config.device.gpu_name)
@@ -51,10 +51,8 @@ def load(config: DictConfig, kind: str) -> Pair:
             revision=config.target.revision,
             drafter_revision=config.drafter.revision,
         )
-    except CastError as error:
-        if is_hub_id(target) or is_hub_id(drafter):
-            raise Unavailable(str(error)) from error
-        raise
+    except HubUnavailable as error:
+        raise Unavailable(str(error)) from error
 
 
 def quiet_transformers() -> None:

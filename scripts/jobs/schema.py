@@ -39,6 +39,10 @@ class Method(StrEnum):
     cast = "cast"
 
 
+class Engine(StrEnum):
+    eager = "eager"
+
+
 class Cost(StrEnum):
     affine = "affine"
     measured = "measured"
@@ -161,7 +165,7 @@ class Job:
     site: Site = MISSING
     tracking: Tracking = MISSING
     data: Data = field(default_factory=Data)
-    engine: str = "eager"
+    engine: Engine = Engine.eager
     seed: int = 0
     out: str | None = None
 
@@ -226,6 +230,14 @@ class Width(Job):
 
 
 @dataclass
+class SettingEntry:
+    """What one setting of a study has to itself: its domains (null: the entry's) and values."""
+
+    domains: list[str] | None = None
+    overrides: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
 class StudyEntry:
     """One experiment of a study: its settings and domains, values that differ from the experiment file, and
     the expected length of one job in seconds (for jobs with a time limit: on top of that limit)."""
@@ -233,6 +245,7 @@ class StudyEntry:
     settings: list[str] = MISSING
     domains: list[str] = MISSING
     overrides: dict[str, Any] = field(default_factory=dict)
+    by_setting: dict[str, SettingEntry] = field(default_factory=dict)
     estimate_s: float = MISSING
 
 

@@ -6,9 +6,8 @@ both read it here.
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,12 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from cast.experiments.files import sha256_file
 from jobs import composition, schema
 from jobs.composition import CONF, ConfigurationError
 from jobs.machine import bf16_is_emulated
 from jobs.messages import one_line
 
 NAME = re.compile(r"[a-z][a-z0-9_.-]*")
-_CHECKPOINT = (".json", ".safetensors")
 
 
 @dataclass(frozen=True)
@@ -45,9 +42,7 @@ class StudyJob:
         return f"results/{self.study}/{self.experiment}/{self.setting}/{self.domain}.parquet"
 
     def compose(self, conf: Path = CONF) -> DictConfig:
-        return composition.compose_job(
-            self.experiment, self.setting, self.composed_domain, self.overrides, conf
-        )
+        return composition.compose_job(self.experiment, self.setting, self.composed_domain, self.overrides, conf)
 
     @property
     def arguments(self) -> list[str]:
@@ -99,9 +94,7 @@ def load_study(name: str, conf: Path = CONF) -> schema.Study:
     """Read and check ``conf/study/<name>.yaml``."""
     path = conf / "study" / f"{name}.yaml"
     if not NAME.fullmatch(name) or not path.is_file():
-        raise ConfigurationError(
-            f"unknown study '{name}'; known: {', '.join(composition.options('study', conf))}"
-        )
+        raise ConfigurationError(f"unknown study '{name}'; known: {', '.join(composition.options('study', conf))}")
     try:
         return OmegaConf.merge(OmegaConf.structured(schema.Study), OmegaConf.load(path))
     except OmegaConfBaseException as error:
@@ -121,11 +114,13 @@ def _jobs(study: DictConfig, overrides: tuple[str, ...], conf: Path) -> Iterator
         if experiment not in schema.JOB_SCHEMAS:
             known = ", ".join(schema.JOB_SCHEMAS)
             raise ConfigurationError(f"study {study.name}: unknown experiment '{experiment}'; known: {known}")
-        own = tuple(composition.as_override(*item) for item in _flat(entry.overrides, replaced))
         extra = tuple(composition.applicable(overrides, experiment))
         for setting in (replaced.get(setting, setting) for setting in entry.settings):
             _check_name("setting", setting, composition.options("setting", conf), study.name)
-            for domain in entry.domains:
+            apart = entry.by_setting.get(setting) or schema.SettingEntry()
+            values = dict(_flat(entry.overrides, replaced)) | dict(_flat(apart.overrides, replaced))
+            own = tuple(composition.as_override(*item) for item in values.items())
+            for domain in apart.domains or entry.domains:
                 _check_name("domain", domain, [*composition.options("domain", conf), "random"], study.name)
                 yield StudyJob(
                     study=study.name,
@@ -137,8 +132,8 @@ def _jobs(study: DictConfig, overrides: tuple[str, ...], conf: Path) -> Iterator
                 )
 
 
-def _flat(overrides: DictConfig, replaced: dict[str, str]) -> Iterator[tuple[str, Any]]:
-    for key, value in OmegaConf.to_container(overrides).items():
+def _flat(overrides: Mapping[str, Any], replaced: dict[str, str]) -> Iterator[tuple[str, Any]]:
+    for key, value in OmegaConf.to_container(OmegaConf.create(overrides)).items():
         is_setting = key.split(".")[-1] == "setting"
         yield key, replaced.get(value, value) if is_setting else value
 
@@ -146,17 +141,3 @@ def _flat(overrides: DictConfig, replaced: dict[str, str]) -> Iterator[tuple[str
 def _check_name(group: str, name: str, known: list[str], study: str) -> None:
     if name not in known:
         raise ConfigurationError(f"study {study}: unknown {group} '{name}'; known: {', '.join(known)}")
-
-
-def checkpoint_files(*sources: str) -> list[str]:
-    """Weights and configurations of checkpoints kept in folders; a hub id or the embedded target has none."""
-    folders = [Path(source) for source in sources if Path(source).is_dir()]
-    return [
-        str(path) for folder in folders for path in sorted(folder.iterdir()) if path.suffix in _CHECKPOINT
-    ]
-
-
-@functools.cache
-def checkpoint_digest(path: str) -> str:
-    """SHA-256 of one checkpoint file."""
-    return sha256_file(path)

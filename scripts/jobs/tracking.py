@@ -39,9 +39,7 @@ def _offline(config: DictConfig) -> DictConfig:
     return copy
 
 
-def _log(
-    config: DictConfig, record: Path, frame: pd.DataFrame, summary: Mapping[str, Any], mode: str
-) -> None:
+def _log(config: DictConfig, record: Path, frame: pd.DataFrame, summary: Mapping[str, Any], mode: str) -> None:
     import wandb
 
     # results/<study>/wandb for a study's job, beside the record by hand.
@@ -64,9 +62,7 @@ def _log(
     try:
         run.log({"rows": wandb.Table(dataframe=frame.astype(object).where(frame.notna(), None))})
         run.summary.update(dict(summary))
-        artifact = wandb.Artifact(
-            f"{config.experiment.name}-{config.setting.name}-{record.stem}", type="record"
-        )
+        artifact = wandb.Artifact(f"{config.experiment.name}-{config.setting.name}-{record.stem}", type="record")
         artifact.add_file(str(record))
         run.log_artifact(artifact)
     finally:

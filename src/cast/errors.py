@@ -1,4 +1,4 @@
-"""The one exception users meet."""
+"""The exception users meet."""
 
 
 class CastError(Exception):
@@ -7,3 +7,7 @@ class CastError(Exception):
     The message says what is wrong and, after a semicolon, what would be right. Scripts print it as
     ``error: <message>`` and exit with code 2; it never needs a traceback to be understood.
     """
+
+
+class HubUnavailable(CastError):
+    """The hub does not serve a checkpoint here: it is gated, or the hub cannot be reached."""

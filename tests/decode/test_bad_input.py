@@ -100,9 +100,7 @@ def test_nan_logits_of_the_target(pair, prompt, plain, method, temperature):
     message, emitted = refusal(poisoned_target(pair), prompt, method, temperature=temperature)
     assert "NaN" in message
     assert emitted == []
-    assert (
-        cast.generate(pair, prompt, method, max_new_tokens=8, stop_token_ids=[]).tokens.tolist() == plain[:8]
-    )
+    assert cast.generate(pair, prompt, method, max_new_tokens=8, stop_token_ids=[]).tokens.tolist() == plain[:8]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -79,9 +79,7 @@ def test_wider_trees_commit_more(pair, prompts):
 @pytest.mark.parametrize("block_size", [2, 4, 5])
 @pytest.mark.parametrize(("method", "shape"), SPECULATIVE)
 def test_a_shorter_block(pair, prompt, plain, method, shape, block_size):
-    out = cast.generate(
-        pair, prompt, method, max_new_tokens=30, stop_token_ids=[], block_size=block_size, **shape
-    )
+    out = cast.generate(pair, prompt, method, max_new_tokens=30, stop_token_ids=[], block_size=block_size, **shape)
     assert tokens(out) == plain[:30]
     assert max(out.committed) <= block_size
 
@@ -136,9 +134,7 @@ def test_any_prompt_in_fp64(golden_pair, pair_name, exact, ids, new_tokens, budg
 
 
 @pytest.mark.parametrize(("method", "shape"), SPECULATIVE)
-def test_the_drafter_gets_the_features_of_exactly_the_committed_positions(
-    pair, prompt, method, shape, monkeypatch
-):
+def test_the_drafter_gets_the_features_of_exactly_the_committed_positions(pair, prompt, method, shape, monkeypatch):
     """Wrong features cost acceptance, not exactness, so the output cannot show them."""
     drafter, given = type(pair.drafter), []
     draft = drafter.draft
@@ -243,9 +239,7 @@ def test_up_to_the_models_maximum(pair, method, shape):
 def test_on_tokens_receives_exactly_the_output(pair, prompt, plain, method, shape, stop):
     stops = [] if stop is None else [plain[stop]]
     pieces = []
-    out = cast.generate(
-        pair, prompt, method, max_new_tokens=37, stop_token_ids=stops, on_tokens=pieces.append, **shape
-    )
+    out = cast.generate(pair, prompt, method, max_new_tokens=37, stop_token_ids=stops, on_tokens=pieces.append, **shape)
     assert all(isinstance(piece, list) and piece for piece in pieces)
     assert all(isinstance(token, int) for piece in pieces for token in piece)
     assert [token for piece in pieces for token in piece] == tokens(out)
@@ -253,9 +247,7 @@ def test_on_tokens_receives_exactly_the_output(pair, prompt, plain, method, shap
 
 
 def test_on_tokens_may_change_its_list(pair, prompt, plain):
-    out = cast.generate(
-        pair, prompt, max_new_tokens=30, stop_token_ids=[], on_tokens=lambda piece: piece.clear()
-    )
+    out = cast.generate(pair, prompt, max_new_tokens=30, stop_token_ids=[], on_tokens=lambda piece: piece.clear())
     assert tokens(out) == plain[:30]
 
 
@@ -265,8 +257,7 @@ def test_on_tokens_may_change_its_list(pair, prompt, plain):
 @pytest.mark.parametrize(("method", "shape"), EVERY)
 def test_bf16_runs_and_is_deterministic(pair, pair_name, prompt, method, shape, low):
     outs = [
-        cast.generate(low(pair_name), prompt, method, max_new_tokens=40, stop_token_ids=[], **shape)
-        for _ in range(2)
+        cast.generate(low(pair_name), prompt, method, max_new_tokens=40, stop_token_ids=[], **shape) for _ in range(2)
     ]
     assert tokens(outs[0]) == tokens(outs[1])
     assert outs[0].committed == outs[1].committed

@@ -91,7 +91,7 @@ def test_tree_trace(golden, golden_pair, pair_name, budget, monkeypatch):
         cast.decode.proposers, "best_first_tree_from_topk", lambda *a: trees.append(build(*a)) or trees[-1]
     )
     monkeypatch.setattr(
-        KVCache, "commit", lambda self, rows: isinstance(rows, list) and commits.append(rows) or commit(self, rows)
+        KVCache, "commit", lambda self, rows: (isinstance(rows, list) and commits.append(rows)) or commit(self, rows)
     )
     for case in trace["budgets"][str(budget)]["prompts"]:
         trees.clear(), commits.clear()

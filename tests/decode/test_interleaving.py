@@ -24,9 +24,7 @@ def test_a_generation_inside_another_ones_callback(
             out = cast.generate(pair, prompts[5], inner, max_new_tokens=40, stop_token_ids=[], **inner_shape)
             inner_outputs.append(out.tokens.tolist())
 
-    out = cast.generate(
-        pair, prompts[0], outer, max_new_tokens=16, stop_token_ids=[], on_tokens=nested, **outer_shape
-    )
+    out = cast.generate(pair, prompts[0], outer, max_new_tokens=16, stop_token_ids=[], on_tokens=nested, **outer_shape)
     assert out.tokens.tolist() == plain_of(pair_name, 0, 16)
     assert inner_outputs == [plain_of(pair_name, 5, 40)] * 2
     assert gc.isenabled()
@@ -39,9 +37,7 @@ def test_two_threads(pair, pair_name, prompts, plain_of):
         try:
             for length in (20, 64):
                 method, shape = SHAPES[index % len(SHAPES)]
-                out = cast.generate(
-                    pair, prompts[index], method, max_new_tokens=length, stop_token_ids=[], **shape
-                )
+                out = cast.generate(pair, prompts[index], method, max_new_tokens=length, stop_token_ids=[], **shape)
                 results[index, length] = out.tokens.tolist()
         except Exception as error:
             failures.append(error)

@@ -62,9 +62,7 @@ def test_a_traced_run_fills_its_stages(pair, prompt, plain, method, shape):
 
 
 @pytest.mark.parametrize(("method", "shape"), EVERY)
-def test_the_window_opens_after_the_first_draft_and_closes_after_the_output(
-    pair, prompt, method, shape, monkeypatch
-):
+def test_the_window_opens_after_the_first_draft_and_closes_after_the_output(pair, prompt, method, shape, monkeypatch):
     """Delays put into each stage show where it is charged."""
     target, drafter = type(pair.target), type(pair.drafter)
     forward, draft = target.forward, drafter.draft

@@ -32,10 +32,7 @@ def golden_prompts(golden):
 
     def read(name):
         ids = json.loads((golden / name / "prompts.json").read_text())
-        return [
-            Prompt(id=f"golden/{i}", text=" ".join(map(str, row)), domain="golden")
-            for i, row in enumerate(ids)
-        ]
+        return [Prompt(id=f"golden/{i}", text=" ".join(map(str, row)), domain="golden") for i, row in enumerate(ids)]
 
     return read
 

@@ -19,9 +19,7 @@ def no_gpu(monkeypatch):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    monkeypatch.setattr(
-        device, "cuda_gpu", lambda: {"name": "NVIDIA H100 80GB HBM3", "driver": "1", "uuid": "GPU-1"}
-    )
+    monkeypatch.setattr(device, "cuda_gpu", lambda: {"name": "NVIDIA H100 80GB HBM3", "driver": "1", "uuid": "GPU-1"})
 
 
 @pytest.fixture

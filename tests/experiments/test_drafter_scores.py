@@ -58,9 +58,7 @@ def test_the_first_round_by_hand(pair, prompts, top_k):
 
 
 def test_masses_descend_and_rounds_are_those_of_chain_decoding(pair, prompts):
-    for prompt, (prompt_id, masses) in zip(
-        prompts, drafter_scores.run(pair, prompts, spec_of()), strict=True
-    ):
+    for prompt, (prompt_id, masses) in zip(prompts, drafter_scores.run(pair, prompts, spec_of()), strict=True):
         assert prompt_id == prompt.id
         ids = [int(token) for token in prompt.text.split()]
         out = cast.generate(pair, ids, "dflash", max_new_tokens=24, stop_token_ids=[])
@@ -98,8 +96,5 @@ def test_the_time_limit_lets_the_first_prompt_run(pair, prompts):
 def test_a_prompt_that_ends_at_its_first_token_logs_nothing(pair, prompts, stopping_at):
     ids = [int(token) for token in prompts[0].text.split()]
     first = int(cast.generate(pair, ids, "autoregressive", max_new_tokens=1).tokens[0])
-    ended = [
-        prompt_id
-        for prompt_id, _ in drafter_scores.run(stopping_at(pair, first), prompts[:2], spec_of(masses=8))
-    ]
+    ended = [prompt_id for prompt_id, _ in drafter_scores.run(stopping_at(pair, first), prompts[:2], spec_of(masses=8))]
     assert prompts[0].id not in ended

@@ -110,7 +110,5 @@ def test_a_near_tie_that_fp64_confirms_is_an_error(golden_pair, monkeypatch):
 
     monkeypatch.setattr("cast.experiments.exactness.generate", broken)
     with pytest.raises(CastError, match="fp64") as error:
-        check_fp32_departure(
-            golden_pair("dflash_tiny_qwen3"), torch.arange(1, 9), 3, 0.0, method="cast", budget=7
-        )
+        check_fp32_departure(golden_pair("dflash_tiny_qwen3"), torch.arange(1, 9), 3, 0.0, method="cast", budget=7)
     assert "\n" not in str(error.value)

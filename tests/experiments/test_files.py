@@ -87,9 +87,7 @@ def test_json_round_trip(tmp_path):
     assert path.read_text(encoding="utf-8").endswith("}\n")
 
 
-@pytest.mark.parametrize(
-    "content", [{"x": float("nan")}, {"x": np.float64("inf")}, {"x": {1, 2}}, {(1, 2): 3}]
-)
+@pytest.mark.parametrize("content", [{"x": float("nan")}, {"x": np.float64("inf")}, {"x": {1, 2}}, {(1, 2): 3}])
 def test_what_has_no_json_form(tmp_path, content):
     with pytest.raises(CastError, match="no JSON form"):
         write_json(tmp_path / "x.json", content)

@@ -118,9 +118,7 @@ class TestReading:
     def test_unusual_line_separators_inside_a_string_end_no_line(self, tmp_path):
         path = tmp_path / "p.jsonl"
         text = "one\u2028two\u0085three"
-        path.write_text(
-            json.dumps({"id": "a", "prompt": text}, ensure_ascii=False) + "\r\n", encoding="utf-8"
-        )
+        path.write_text(json.dumps({"id": "a", "prompt": text}, ensure_ascii=False) + "\r\n", encoding="utf-8")
         assert load_prompts(file_domain(path))[0].text == text
 
     def test_an_id_without_a_slash_gets_the_domain_in_front(self, tmp_path):

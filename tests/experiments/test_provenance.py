@@ -51,3 +51,30 @@ def test_outside_git_there_is_no_commit(tmp_path, monkeypatch):
 def test_it_loads_no_torch():
     code = "import sys, cast.experiments.provenance; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=Path.cwd()).returncode == 0
+
+
+def test_an_untracked_script_is_dirty_and_the_state_is_of_the_start(tmp_path, monkeypatch):
+    for folder in ("src/cast/experiments", "scripts", "notes"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "src/cast/experiments/provenance.py").write_text("")
+
+    def git(*arguments):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", "-C", str(tmp_path), *identity, *arguments], check=True, capture_output=True)
+
+    def dirty():
+        provenance.git_state.cache_clear()
+        return provenance.git_state()[1]
+
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "a")
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "src/cast/experiments/provenance.py"))
+    assert not dirty()
+    (tmp_path / "notes/a.md").write_text("")
+    assert not dirty()
+    opened = Provenance({}, "digest", "cpu", 1, 0)
+    (tmp_path / "scripts/new.py").write_text("")
+    assert dirty()
+    assert opened.close(records=0, sessions=[])["git_dirty"] is False
+    provenance.git_state.cache_clear()

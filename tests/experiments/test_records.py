@@ -82,9 +82,7 @@ def scores_row(**changes):
 
 def test_round_trip_keeps_values_types_and_column_order(tmp_path):
     path = tmp_path / "width_sweep" / "laptop" / "math.parquet"
-    traced = decode_row(
-        traced=True, draft_ms_per_round=3.0, verify_ms_per_round=40.0, overhead_ms_per_round=1.0
-    )
+    traced = decode_row(traced=True, draft_ms_per_round=3.0, verify_ms_per_round=40.0, overhead_ms_per_round=1.0)
     rows = [decode_row(), traced, failed_row(budget=31), failed_row(budget=63, prompt_tokens=None)]
     frame = pd.DataFrame(rows)[sorted(decode_row())]
     write_records(frame, path, DECODE)

@@ -19,11 +19,7 @@ C0, C1, DRAFT_MS, OVERHEAD_MS = 20.0, 0.5, 4.0, 1.0
 
 def probe(latency=lambda n: C0 + C1 * n, draft_ms=DRAFT_MS, spread=(-2.0, 0.0, 0.0, 0.0, 6.0)):
     """Five iterations around each median."""
-    rows = [
-        ("target_forward", n, iteration, latency(n) + off)
-        for n in PACKED
-        for iteration, off in enumerate(spread)
-    ]
+    rows = [("target_forward", n, iteration, latency(n) + off) for n in PACKED for iteration, off in enumerate(spread)]
     rows += [("draft", 8, iteration, draft_ms + off / 10) for iteration, off in enumerate(spread)]
     frame = pd.DataFrame(rows, columns=["component", "packed_tokens", "iteration", "latency_ms"])
     return frame.assign(prefix_tokens=256, status="measured", reason="")

@@ -15,7 +15,7 @@ def folder(tmp_path) -> StudyFolder:
 
 @pytest.fixture(scope="session")
 def full_study(tmp_path_factory) -> Path:
-    """Two settings, three domains, four prompts, four widths: everything measured, with its summary."""
+    """Two settings, three domains, five prompts, four widths: everything measured, with its summary."""
     from figures import summary
 
     root = write_plausible(tmp_path_factory.mktemp("full") / "study")

@@ -127,9 +127,7 @@ class StudyFolder:
         path.with_suffix(".json").write_text(json.dumps({"wall_s": wall_s, "records": len(rows)}))
 
 
-def plausible_sweep(
-    setting: str, domain: str, prompts: int = 4, widths: Sequence[int] = WIDTHS
-) -> list[dict]:
+def plausible_sweep(setting: str, domain: str, prompts: int = 5, widths: Sequence[int] = WIDTHS) -> list[dict]:
     """Rows that look like a measurement: R grows with the width, round time with the packed count."""
     slope, intercept, _ = DEPLOYMENTS[setting]
     random = np.random.default_rng(list((setting + domain).encode()))
@@ -139,19 +137,13 @@ def plausible_sweep(
         luck = ease * random.lognormal(0, 0.15)
         for method, budget in [("autoregressive", 0), ("dflash", 15), *(("cast", width) for width in widths)]:
             gained = (
-                0.0
-                if method == "autoregressive"
-                else 0.8
-                if method == "dflash"
-                else 0.5 * np.log2(1 + budget) - 0.6
+                0.0 if method == "autoregressive" else 0.8 if method == "dflash" else 0.5 * np.log2(1 + budget) - 0.6
             )
             r = 1 + luck * gained
             draft = 0.0 if method == "autoregressive" else 9.0
             round_ms = draft + intercept + slope * (budget + 1)
             rows.append(
-                decode_row(
-                    setting, domain, method, budget, prompt, round_ms / r * random.lognormal(0, 0.015), r
-                )
+                decode_row(setting, domain, method, budget, prompt, round_ms / r * random.lognormal(0, 0.015), r)
             )
     return rows
 

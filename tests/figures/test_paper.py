@@ -101,9 +101,7 @@ def test_table8_gives_table2():
     for setting in THREE_DOMAIN_SETTINGS:
         means = table[table["setting"] == setting].groupby("width")["gain_percent"].mean()
         here = (
-            table[(table["setting"] == setting) & (table["second_host"] == 0)]
-            .groupby("width")["gain_percent"]
-            .mean()
+            table[(table["setting"] == setting) & (table["second_host"] == 0)].groupby("width")["gain_percent"].mean()
         )
         row = printed.loc[setting]
         assert means[row["predicted_width"]] == pytest.approx(row["gain_percent"], abs=0.06)
@@ -188,9 +186,7 @@ def test_tables_16_and_17_give_the_gains_of_table2(name, chain):
     speedup = paper.table(name).query("quantity == 'speedup' and domain != 'average'")
     speedup = speedup.pivot(index="domain", columns=["method", "width"], values="value")
     gain = 100 * (speedup["cast", 127] / speedup["dflash", chain] - 1).mean()
-    printed = (
-        paper.table("table2").set_index("setting").loc[paper.table(name)["setting"].iloc[0], "gain_percent"]
-    )
+    printed = paper.table("table2").set_index("setting").loc[paper.table(name)["setting"].iloc[0], "gain_percent"]
     assert abs(gain - printed) <= 0.4
 
 

@@ -24,9 +24,7 @@ from figures import data, summary
 FIGURES = ["fig2", "fig3", "fig5"]
 TABLES = ["table2", "table5", "table7", "table8", "table9", "table12"]
 EVERYTHING = [*FIGURES, *TABLES, "scorecard"]
-SUFFIXES = {name: ["pdf", "svg", "png", "csv"] for name in FIGURES} | {
-    name: ["csv", "md", "tex"] for name in TABLES
-}
+SUFFIXES = {name: ["pdf", "svg", "png", "csv"] for name in FIGURES} | {name: ["csv", "md", "tex"] for name in TABLES}
 SUFFIXES["scorecard"] = ["md", "json", "html"]
 ROOT = Path(__file__).parents[2]
 
@@ -37,25 +35,17 @@ def run(name: str, records: Path, out: Path, *options: str) -> int:
 
 
 def text_of(out: Path, name: str) -> str:
-    return "".join(
-        (out / f"{name}.{suffix}").read_text() for suffix in SUFFIXES[name] if suffix not in ("pdf", "png")
-    )
+    return "".join((out / f"{name}.{suffix}").read_text() for suffix in SUFFIXES[name] if suffix not in ("pdf", "png"))
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_full_study(name, full_study, tmp_path, capsys):
     assert run(name, full_study, tmp_path) == 0
-    assert capsys.readouterr().out.split() == [
-        str(tmp_path / f"{name}.{suffix}") for suffix in SUFFIXES[name]
-    ]
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-        f"{name}.{suffix}" for suffix in SUFFIXES[name]
-    )
+    assert capsys.readouterr().out.split() == [str(tmp_path / f"{name}.{suffix}") for suffix in SUFFIXES[name]]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{name}.{suffix}" for suffix in SUFFIXES[name])
     if name != "scorecard":
         # Widths of the paper's grid that this sweep leaves out are the only gaps.
-        text = (
-            (tmp_path / f"{name}.csv").read_text().replace("not measured: not part of this width_sweep", "")
-        )
+        text = (tmp_path / f"{name}.csv").read_text().replace("not measured: not part of this width_sweep", "")
         assert "not measured" not in text
 
 
@@ -95,19 +85,13 @@ def partial_study(tmp_path_factory):
     folder = StudyFolder(tmp_path_factory.mktemp("partial") / "study")
     folder.width("smollm2_fp32", 23)
     probed = latency_rows("smollm2_fp32", dict.fromkeys(PACKED, 70.0))
-    folder.probe(
-        "smollm2_fp32", [failed_latency(row) if row["packed_tokens"] == 96 else row for row in probed]
-    )
+    folder.probe("smollm2_fp32", [failed_latency(row) if row["packed_tokens"] == 96 else row for row in probed])
     swept = plausible_sweep("smollm2_fp32", "math", prompts=4)
     reason = "out of memory at 128 packed tokens"
-    folder.sweep(
-        "smollm2_fp32", "math", [failed(row, reason) if row["budget"] == 127 else row for row in swept]
-    )
+    folder.sweep("smollm2_fp32", "math", [failed(row, reason) if row["budget"] == 127 else row for row in swept])
     never = decode_row("smollm2_fp32", "code", "autoregressive", 0, 0, 50.0, 1.0)
     folder.sweep("smollm2_fp32", "code", [failed(never, "the drafter checkpoint is gated")])
-    folder.probe(
-        "third", [failed_latency(row, "the GPU was busy") for row in latency_rows("third", {16: 50.0})]
-    )
+    folder.probe("third", [failed_latency(row, "the GPU was busy") for row in latency_rows("third", {16: 50.0})])
     summary.write(folder.root, folder.root / "summary" / "cells.parquet")
     return folder.root
 

@@ -31,9 +31,7 @@ def test_latex():
     assert r"a\_b & \underline{63} & \textbf{$-$1.5\%} \\" in text
     assert r"c & -- & n.m.\textsuperscript{a} \\" in text
     assert r"a: not measured: out of memory | 50\%." in text
-    assert (
-        r"\textcolor{gray}{H100 SXM} & \textcolor{gray}{127} & \textcolor{gray}{+29.5\%$\ddagger$} \\" in text
-    )
+    assert r"\textcolor{gray}{H100 SXM} & \textcolor{gray}{127} & \textcolor{gray}{+29.5\%$\ddagger$} \\" in text
     assert r"Setting & $N^{\ast}$ & Gain \\" in text
     assert text.count("{") == text.count("}")
     assert text.index(r"\midrule") < text.index("The paper's numbers") < text.index(r"\bottomrule")

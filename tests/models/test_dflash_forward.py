@@ -84,9 +84,7 @@ def draft_by_hand(head, target, features, root, block_size):
 
         def project(name, rows, w=w):
             out = rows @ w(f"self_attn.{name}.weight").T
-            return (out + w(f"self_attn.{name}.bias") if c.attention_bias else out).unflatten(
-                -1, (-1, c.head_dim)
-            )
+            return (out + w(f"self_attn.{name}.bias") if c.attention_bias else out).unflatten(-1, (-1, c.head_dim))
 
         normed = norm(x, w("input_layernorm.weight"), c.rms_norm_eps)
         rows = torch.cat((context, normed))

@@ -9,9 +9,7 @@ from cast.models import KVCache
 
 @pytest.fixture
 def cache():
-    return KVCache(
-        layers=2, kv_heads=3, head_dim=4, capacity=6, dtype=torch.float32, device=torch.device("cpu")
-    )
+    return KVCache(layers=2, kv_heads=3, head_dim=4, capacity=6, dtype=torch.float32, device=torch.device("cpu"))
 
 
 def pack(n, value):

@@ -20,9 +20,7 @@ def test_a_packed_linear_map_is_the_linear_map(dtype, rows, with_bias):
     bias = torch.randn(50, generator=generator).to(dtype) if with_bias else None
     x = torch.randn(rows, 33, generator=generator).to(dtype)
     tolerance = {torch.float32: 1e-5, torch.bfloat16: 0.2, torch.float64: 1e-12}[dtype]
-    torch.testing.assert_close(
-        linear(x, pack(weight), bias), F.linear(x, weight, bias), atol=tolerance, rtol=tolerance
-    )
+    torch.testing.assert_close(linear(x, pack(weight), bias), F.linear(x, weight, bias), atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
@@ -51,9 +49,7 @@ def test_rotation_keeps_lengths_and_depends_on_distance_only():
     query, key = torch.randn(2, 1, 1, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 
     def score(i, j):
-        return float(
-            (rotate(query, table.at(torch.tensor([i]))) * rotate(key, table.at(torch.tensor([j])))).sum()
-        )
+        return float((rotate(query, table.at(torch.tensor([i]))) * rotate(key, table.at(torch.tensor([j])))).sum())
 
     assert score(3, 3) == pytest.approx(float((query * key).sum()), rel=1e-6)
     assert score(9, 4) == pytest.approx(score(45, 40), rel=1e-4)
@@ -71,7 +67,9 @@ def test_attention_of_a_pack_equals_attention_head_by_head(group):
     visible |= torch.eye(n, dtype=torch.bool)
     mask = additive_mask(visible, length - n, torch.float64, torch.device("cpu"))
     for used in (mask, None):
-        out = attend(query, keys, values, used if used is None else used.repeat(group, 1)).view(n, kv_heads * group, width)
+        out = attend(query, keys, values, used if used is None else used.repeat(group, 1)).view(
+            n, kv_heads * group, width
+        )
         for head in range(kv_heads * group):
             scores = query[:, head] @ keys[head // group].T / width**0.5
             weights = (scores if used is None else scores + used).softmax(-1)

@@ -95,9 +95,7 @@ def test_features_are_concatenated_in_the_order_of_the_layer_ids(target, drafter
     drafter.edit_dflash(target_layer_ids=[3, 1])
     drafter.edit_weights(lambda w: w.update({"fc.weight": w["fc.weight"].roll(hidden, dims=1).contiguous()}))
     prompt = torch.arange(1, 12)
-    expected = cast.generate(
-        golden_pair("dflash_tiny_qwen3"), prompt, "dflash", max_new_tokens=40, stop_token_ids=[]
-    )
+    expected = cast.generate(golden_pair("dflash_tiny_qwen3"), prompt, "dflash", max_new_tokens=40, stop_token_ids=[])
     try:
         pair = cast.load_pair(target.folder, drafter.folder, device="cpu")
     except CastError:
@@ -182,9 +180,7 @@ def test_a_bad_config(target, drafter, refusal, part, content):
     refusal(target, drafter)
 
 
-@pytest.mark.parametrize(
-    "key", ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"]
-)
+@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"])
 @pytest.mark.parametrize("value", ["many", None, -1])
 @pytest.mark.parametrize("part", ["target", "drafter"])
 def test_a_config_with_nonsense_sizes(target, drafter, refusal, part, key, value):
@@ -513,9 +509,7 @@ def test_a_copy_in_another_dtype(golden_pair, name):
     assert (exact.dtype, exact.drafter.fc.weight.dtype) == (torch.float64, torch.float64)
     assert (pair.dtype, pair.drafter.fc.weight.dtype) == (torch.float32, torch.float32)
     assert pair.with_drafter(None).to(torch.float64).drafter is None
-    outputs = [
-        cast.generate(p, torch.arange(1, 9), max_new_tokens=24, stop_token_ids=[]) for p in (pair, exact)
-    ]
+    outputs = [cast.generate(p, torch.arange(1, 9), max_new_tokens=24, stop_token_ids=[]) for p in (pair, exact)]
     assert outputs[0].tokens.tolist() == outputs[1].tokens.tolist()
 
 

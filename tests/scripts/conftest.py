@@ -12,8 +12,6 @@ def tiny_job(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
     def compose(experiment, *overrides, domain="tiny", out="record.parquet"):
-        return composition.compose_job(
-            experiment, "tiny_qwen3", domain, [*overrides, f"out={tmp_path / out}"]
-        )
+        return composition.compose_job(experiment, "tiny_qwen3", domain, [*overrides, f"out={tmp_path / out}"])
 
     return compose

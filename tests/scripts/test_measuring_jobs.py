@@ -12,10 +12,10 @@ from predict import predict
 from probe import probe
 from scores import scores
 
-from cast.errors import CastError
+from cast.errors import CastError, HubUnavailable
 from cast.experiments.partial import Partial
-from cast.experiments.records import DECODE, LATENCY, SCORES, read_records
-from jobs import measuring, pairs, tracking
+from cast.experiments.records import DECODE, LATENCY, SCORES, read_records, write_records
+from jobs import inputs, measuring, pairs, tracking
 
 SWEEP = ["prompt_limit=2", "max_new_tokens=12", "budgets=[7,15]"]
 PROBE = ["prefix_tokens=16", "packed_tokens=[1,4,16,32,64,128]", "warmups=1", "iterations=2"]
@@ -53,7 +53,7 @@ def test_a_time_limit_ends_a_sweep_between_prompts(tiny_job):
 
 def test_a_probe_that_was_interrupted_starts_over(tiny_job):
     config = tiny_job("latency_probe", *PROBE, domain=None)
-    digest = f"{measuring.config_digest(config)}-{measuring.code_version()}"
+    digest = measuring.resume_digest(config, "cpu")
     with Partial(config.out, digest, lambda _: None) as partial:
         partial.append("0", [{"component": "draft"}], 1.0)
     probe(config)
@@ -186,3 +186,156 @@ def test_a_tracker_that_fails_is_one_warning(tiny_job, monkeypatch, capsys):
         "warning: W&B (online): no place for it",
         "warning: W&B (offline): no place for it",
     ]
+
+
+def test_another_machine_weights_or_prompts_do_not_continue(tiny_job, tmp_path, monkeypatch):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"id": "a", "prompt": "1 2"}\n')
+    weights = tmp_path / "drafter"
+    weights.mkdir()
+    (weights / "config.json").write_text("{}")
+    config = tiny_job("width_sweep", f"domain.path={prompts}", f"drafter.source={weights}")
+
+    def digest(kind="cpu"):
+        inputs.file_digest.cache_clear()
+        return measuring.resume_digest(config, kind)
+
+    found = [digest(), digest("cuda")]
+    prompts.write_text('{"id": "a", "prompt": "1 3"}\n')
+    found.append(digest())
+    (weights / "config.json").write_text('{"a": 1}')
+    found.append(digest())
+    monkeypatch.setattr(measuring.socket, "gethostname", lambda: "elsewhere")
+    found.append(digest())
+    assert len(set(found)) == len(found)
+    assert digest() == found[-1]
+
+
+def test_the_provenance_names_weights_prompts_and_code(tiny_job):
+    config = tiny_job("width_sweep", *SWEEP)
+    decode(config)
+    told = provenance(config.out)
+    assert any(path.endswith("model.safetensors") for path in told["checkpoints"])
+    assert told["prompts_sha256"] == inputs.file_digest("conf/prompts/tiny.jsonl")
+    assert told["code_version"] == measuring.code_version()
+
+
+def test_digests_are_remembered_until_the_file_changes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".snakemake").mkdir()
+    file = tmp_path / "weights.safetensors"
+    file.write_bytes(b"1")
+    read = []
+    monkeypatch.setattr(inputs, "sha256_file", lambda path: read.append(path) or f"digest {len(read)}")
+    for expected, change in (("digest 1", None), ("digest 1", None), ("digest 2", b"22")):
+        if change:
+            file.write_bytes(change)
+        inputs.file_digest.cache_clear()
+        assert inputs.file_digest(str(file)) == expected
+    inputs.file_digest.cache_clear()
+
+
+def test_a_failed_row_names_the_device_of_its_setting(tiny_job, monkeypatch):
+    monkeypatch.setattr(pairs, "load", lambda *_: (_ for _ in ()).throw(pairs.Unavailable("no such GPU")))
+    config = tiny_job("width_sweep", *SWEEP)
+    decode(config)
+    assert set(read_records(config.out, DECODE).device) == {"cpu_1thread"}
+
+
+def test_a_drafter_that_does_not_fit_is_no_unavailable_checkpoint(tiny_job, monkeypatch):
+    from cast.models import loading
+
+    def loads(error):
+        def load(*_, **__):
+            raise error("no")
+
+        return load
+
+    config = tiny_job("width_sweep", "drafter.source=owner/name")
+    monkeypatch.setattr(loading, "load_pair", loads(CastError))
+    with pytest.raises(CastError):
+        pairs.load(config, "cpu")
+    monkeypatch.setattr(loading, "load_pair", loads(HubUnavailable))
+    with pytest.raises(pairs.Unavailable):
+        pairs.load(config, "cpu")
+
+
+def test_what_is_unavailable_is_one_line(capsys):
+    from jobs import entry
+
+    def unavailable():
+        raise pairs.Unavailable("own/gated is gated")
+
+    assert entry._exit_code(unavailable) == 2
+    assert capsys.readouterr().err == "error: own/gated is gated\n"
+
+
+def test_a_column_the_schema_does_not_know_is_refused(tiny_job, tmp_path):
+    config = tiny_job("latency_probe", *PROBE, domain=None)
+    row = {"component": "draft", "prefix_tokens": 1, "packed_tokens": 1, "iteration": 0, "latency": 3.0}
+    frame = measuring.framed([row], LATENCY)
+    assert "latency_ms" in frame
+    with pytest.raises(CastError, match="column latency is unknown"):
+        measuring.write(Path(config.out), frame, LATENCY, {})
+
+
+def test_a_prediction_refuses_records_of_another_setting_or_drafter(tiny_job, tmp_path):
+    identity = {
+        "experiment": "x", "setting": "tiny_qwen3", "device": "d", "target": "t", "drafter": "tiny_qwen3",
+        "domain": "tiny",
+        "dtype": "float32", "engine": "eager", "threads": 1, "host": "h", "session": "s",
+        "status": "failed", "reason": "r",
+    }  # fmt: skip
+    place = {"component": "draft", "prefix_tokens": 1, "packed_tokens": 1, "iteration": 0}
+    latency = {**identity, **place, "latency_ms": None}
+    curve = {**identity, "rank": 1, "mass": None, "rounds": None}
+    inputs_given = [f"inputs.latency={tmp_path}/p.parquet", f"inputs.scores={tmp_path}/s.parquet"]
+
+    def attempt(setting="tiny_qwen3", drafter="tiny_qwen3"):
+        write_records(pd.DataFrame([latency | {"setting": setting}]), tmp_path / "p.parquet", LATENCY)
+        write_records(pd.DataFrame([curve | {"drafter": drafter}]), tmp_path / "s.parquet", SCORES)
+        predict(tiny_job("width", *inputs_given, out="w.json"))
+
+    with pytest.raises(CastError, match=r"setting other, but .* tiny_qwen3"):
+        attempt(setting="other")
+    with pytest.raises(CastError, match=r"drafter other, but .* tiny_qwen3"):
+        attempt(drafter="other")
+    attempt()
+    told = json.loads((tmp_path / "w.json").read_text())
+    assert {"host", "device", "git_commit"} <= set(told)
+    assert all(len(digest) == 64 for digest in told["inputs"].values())
+    assert len(told["inputs"]) == 2
+
+
+def test_an_engine_that_does_not_exist_is_refused(tiny_job):
+    from jobs.composition import ConfigurationError
+
+    with pytest.raises(ConfigurationError, match="graph"):
+        tiny_job("width_sweep", "engine=graph")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("GatedRepoError", HubUnavailable),
+        ("LocalEntryNotFoundError", HubUnavailable),
+        ("RepositoryNotFoundError", CastError),
+        ("RevisionNotFoundError", CastError),
+        ("HFValidationError", CastError),
+    ],
+)
+def test_a_misnamed_repository_is_an_error_and_a_gated_one_unavailable(name, kind, monkeypatch):
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    from cast.models.loading import checkpoint_folder
+
+    error_type = getattr(errors, name)
+
+    def download(*_, **__):
+        raise error_type.__new__(error_type)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(CastError) as caught:
+        checkpoint_folder("owner/name")
+    assert type(caught.value) is kind

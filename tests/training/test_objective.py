@@ -18,9 +18,7 @@ def test_training_forward_equals_drafting(target, drafter, sequences):
     sequence = sequences[1]
     tokens, anchors = sequence.tokens.long(), torch.tensor([9, 12, 20])
     with torch.no_grad():
-        hidden = block_hidden(
-            drafter, target.embedding, sequence.features[None], tokens[anchors][None], anchors[None]
-        )
+        hidden = block_hidden(drafter, target.embedding, sequence.features[None], tokens[anchors][None], anchors[None])
         trained = target.logits(hidden[0, :, 1:])
     for anchor, logits in zip(anchors.tolist(), trained, strict=True):
         cache = drafter.new_cache(anchor + drafter.block_size)
@@ -42,16 +40,12 @@ def test_loss_and_gradient_equal_plain_cross_entropy(target, drafter, sequences)
     soft = (logp.gather(1, batch.soft_ids) * batch.soft_weights).sum(-1)
     expected = -((0.7 * hard + 0.3 * soft) * batch.weights).sum() / batch.weights.sum()
     torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(
-        gradient, torch.autograd.grad(expected, drafter.fc.weight)[0], atol=1e-5, rtol=1e-4
-    )
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected, drafter.fc.weight)[0], atol=1e-5, rtol=1e-4)
 
 
 def test_sampled_tokens_stand_for_the_rest(target, drafter, sequences):
     """Averaged over samples, the estimated sum of exponentials is that of the whole vocabulary."""
-    batches = Batches(
-        sequences, BatchSpec(sequences=3, anchors=4, block_size=6, sampled_tokens=8), target.vocab_size
-    )
+    batches = Batches(sequences, BatchSpec(sequences=3, anchors=4, block_size=6, sampled_tokens=8), target.vocab_size)
     logits = torch.linspace(-1, 1, target.vocab_size)
     estimates = []
     for step in range(200):

@@ -72,9 +72,7 @@ def test_recipe_trains_evaluates_exports_and_resumes(target, prompts, tmp_path):
     for name in ("data", "held_out"):
         (tmp_path / name).mkdir()
         write_shard(tmp_path / name / "shard-00000.safetensors", out, [{"domain": "any"}] * len(out))
-    spec = TrainSpec(
-        steps=60, learning_rate=3e-3, evaluate_every=30, checkpoint_every=10, short_block=3, batch=SPEC
-    )
+    spec = TrainSpec(steps=60, learning_rate=3e-3, evaluate_every=30, checkpoint_every=10, short_block=3, batch=SPEC)
     rows = []
     folders = tmp_path / "data", tmp_path / "held_out", tmp_path
     trained = train(spec, head, target, *folders, export_to=tmp_path / "head", on_log=rows.append)
@@ -125,9 +123,7 @@ def test_summary_pools_rounds_and_averages_domains(target, drafter, sequences):
 
 def test_calibration_error():
     confidence = torch.tensor([0.25, 0.25, 0.95, 0.95])
-    assert calibration_error(confidence, torch.tensor([0.0, 0.0, 1.0, 1.0])) == pytest.approx(
-        0.5 * 0.25 + 0.5 * 0.05
-    )
+    assert calibration_error(confidence, torch.tensor([0.0, 0.0, 1.0, 1.0])) == pytest.approx(0.5 * 0.25 + 0.5 * 0.05)
 
 
 def test_export_writes_the_public_layout(target, raw_config, drafter, tmp_path):

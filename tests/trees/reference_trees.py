@@ -8,9 +8,7 @@ import numpy as np
 
 def ranked(scores, top_k):
     """(scores [L, K], tokens [L, K]) of a [L, V] array: largest first, ties by token id."""
-    order = np.array(
-        [sorted(range(len(row)), key=lambda token: (-row[token], token))[:top_k] for row in scores]
-    )
+    order = np.array([sorted(range(len(row)), key=lambda token: (-row[token], token))[:top_k] for row in scores])
     return np.take_along_axis(scores, order, axis=1), order
 
 
@@ -25,9 +23,7 @@ def mass_of(scores, ranks):
 def universe(scores):
     """Every rank tuple of every length."""
     length, top_k = scores.shape
-    return [
-        ranks for depth in range(1, length + 1) for ranks in itertools.product(range(top_k), repeat=depth)
-    ]
+    return [ranks for depth in range(1, length + 1) for ranks in itertools.product(range(top_k), repeat=depth)]
 
 
 def heap_order(scores, budget):

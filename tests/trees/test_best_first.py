@@ -70,9 +70,7 @@ def test_has_the_largest_total_mass_of_all_prefix_closed_sets(log_probs):
 def test_has_the_largest_total_mass_by_enumeration(log_probs, size):
     """The same without the knapsack: every prefix-closed set, one by one."""
     scores, _ = ranked(log_probs, 8)
-    masses = {
-        ranks: np.exp(sum(float(scores[i][r]) for i, r in enumerate(ranks))) for ranks in universe(scores)
-    }
+    masses = {ranks: np.exp(sum(float(scores[i][r]) for i, r in enumerate(ranks))) for ranks in universe(scores)}
     totals = [sum(masses[ranks] for ranks in chosen) for chosen in prefix_closed_sets(scores, size)]
     if totals:  # fewer nodes than `size`: there is no such set
         tree = best_first_tree(torch.from_numpy(log_probs), size)
@@ -125,9 +123,7 @@ def test_types_and_shapes(device):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_the_tree_does_not_depend_on_the_device(device, dtype):
-    log_probs = (
-        torch.randn(5, 200, generator=torch.Generator().manual_seed(1)).mul(4).log_softmax(-1).to(dtype)
-    )
+    log_probs = torch.randn(5, 200, generator=torch.Generator().manual_seed(1)).mul(4).log_softmax(-1).to(dtype)
     on_device = best_first_tree(log_probs.to(device), 63)
     assert lists(on_device) == lists(best_first_tree(log_probs, 63))
     assert lists(on_device) == expected_tree(log_probs.float().numpy(), 63, 8)

@@ -16,9 +16,7 @@ def tree_of(parents):
         depth.append(1 if parent == -1 else depth[parent] + 1)
         tokens.append(parents[:node].count(parent))
     as_int = lambda values: torch.tensor(values, dtype=torch.int64)  # noqa: E731
-    return CandidateTree(
-        as_int(tokens), as_int(parents), as_int(depth), torch.full((len(parents),), torch.nan)
-    )
+    return CandidateTree(as_int(tokens), as_int(parents), as_int(depth), torch.full((len(parents),), torch.nan))
 
 
 @st.composite

@@ -23,9 +23,7 @@ class CountOperations(TorchDispatchMode):
 
 def prefill(target, tokens, capacity, taps=()):
     cache = target.new_cache(capacity)
-    out = target.forward(
-        tokens, torch.arange(len(tokens)), cache, causal=True, taps=taps, last_logits_only=True
-    )
+    out = target.forward(tokens, torch.arange(len(tokens)), cache, causal=True, taps=taps, last_logits_only=True)
     cache.commit(len(tokens))
     return cache, out.taps
 
@@ -42,9 +40,7 @@ def assert_same_entries(ours, rebuilt):
 
 @settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**31), prefix_length=st.integers(1, 30), rounds=st.integers(1, 4))
-def test_both_caches_equal_rebuilt_ones(
-    exact_pair, pair_name, random_tree, path_rows, seed, prefix_length, rounds
-):
+def test_both_caches_equal_rebuilt_ones(exact_pair, pair_name, random_tree, path_rows, seed, prefix_length, rounds):
     """Several rounds, each committing a random path of a random tree: contiguous or not, or root only."""
     pair = exact_pair(pair_name)
     target, drafter, taps = pair.target, pair.drafter, pair.drafter.target_layer_ids

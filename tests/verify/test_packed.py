@@ -43,9 +43,7 @@ seeds, prefix_lengths, sizes = st.integers(0, 2**31), st.integers(1, 40), st.int
 
 @settings(deadline=None, max_examples=12, suppress_health_check=FIXTURES_ARE_STATELESS)
 @given(seed=seeds, prefix_length=prefix_lengths, nodes=sizes)
-def test_fp64_rows_equal_separate_forwards(
-    exact_pair, pair_name, random_tree, path_rows, seed, prefix_length, nodes
-):
+def test_fp64_rows_equal_separate_forwards(exact_pair, pair_name, random_tree, path_rows, seed, prefix_length, nodes):
     target = exact_pair(pair_name).target
     prefix, root, tree = case(seed, prefix_length, nodes, target.vocab_size, random_tree)
     taps = range(target.layers - 1)
@@ -73,9 +71,7 @@ def test_fp32_rows_equal_stock_transformers(
             reference = stock(tokens[None], output_hidden_states=True, use_cache=False)
         torch.testing.assert_close(packed.logits[row], reference.logits[0, -1], atol=1e-4, rtol=0)
         for layer, ours in zip(taps, packed.taps, strict=True):
-            torch.testing.assert_close(
-                ours[row], reference.hidden_states[layer + 1][0, -1], atol=1e-4, rtol=0
-            )
+            torch.testing.assert_close(ours[row], reference.hidden_states[layer + 1][0, -1], atol=1e-4, rtol=0)
 
 
 def test_no_tree_an_empty_tree_and_a_lone_root_agree(exact_pair, pair_name, random_tree):

@@ -138,9 +138,7 @@ def test_the_chi_square_has_power():
 
 def test_every_tree_consumes_the_draws_of_plain_sampling(tree_of):
     """One draw per committed token, in order: same seed, same tokens, whatever the tree."""
-    table = torch.randn(
-        5, 5, generator=torch.Generator().manual_seed(3)
-    )  # next-token logits after each token
+    table = torch.randn(5, 5, generator=torch.Generator().manual_seed(3))  # next-token logits after each token
 
     def sample(tree_after, seed, length):
         selector, tokens, token = SampledSelector(0.7, seed, CPU), [], 0

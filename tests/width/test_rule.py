@@ -41,9 +41,7 @@ def test_first_failure_is_the_maximum(masses, intercept, per_token, draft_ms, ov
         overhead_ms=overhead_ms,
         roots=roots,
     )
-    throughput = brute_force(
-        masses, lambda n: draft_ms + overhead_ms + intercept + per_token * (roots + n), roots
-    )
+    throughput = brute_force(masses, lambda n: draft_ms + overhead_ms + intercept + per_token * (roots + n), roots)
     crossing, noise = prediction.crossing, 1 + 1e-9
     assert throughput[crossing] * noise >= max(throughput)
     for before, after in pairwise(throughput[: crossing + 1]):
@@ -139,8 +137,7 @@ def test_a_condition_that_never_fails_gives_the_number_of_masses():
 def test_the_slope_estimators_lead_to_different_crossings():
     blackwell_8b = LatencyCurve(PROBED, [17.2, 21.9, 23.3, 23.6, 24.1, 24.6, 24.4, 30.3])
     by_fit, by_ends = (
-        predict_width(geometric(), blackwell_8b, draft_ms=2.0, slope=s)
-        for s in ("least_squares", "endpoints")
+        predict_width(geometric(), blackwell_8b, draft_ms=2.0, slope=s) for s in ("least_squares", "endpoints")
     )
     assert by_fit.slope_ms_per_token == pytest.approx(0.0576, abs=0.5e-4)
     assert by_ends.slope_ms_per_token == pytest.approx(0.0750, abs=0.5e-4)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 from hydra import compose, initialize_config_dir
@@ -11,7 +12,7 @@ from hydra import compose, initialize_config_dir
 from jobs import composition, machine, schema
 from jobs.composition import CONF, ConfigurationError
 from jobs.study import NAME, expand
-from workflow.lib import estimate, options
+from workflow.lib import estimate, options, outcome, retry
 from workflow.lib.options import Options
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,9 +24,9 @@ def test_every_job_composes_as_hydra_does(study):
     jobs = expand(study, ["data.root=/x y", "seed=3", "tracking=offline", "budgets=[15,31]"]).jobs
     with initialize_config_dir(str(CONF), version_base="1.3"):
         for job in jobs:
-            assert composition.plain(job.compose()) == composition.plain(
-                compose("config", overrides=job.arguments)
-            ), job.label
+            assert composition.plain(job.compose()) == composition.plain(compose("config", overrides=job.arguments)), (
+                job.label
+            )
 
 
 def test_composing_a_study_again_is_fast():
@@ -97,9 +98,7 @@ def test_emulation_is_read_from_the_processor(text, gpu, emulated, tmp_path, mon
 
 def test_only_what_is_measured_changes_a_digest():
     def digest(*overrides):
-        return composition.config_digest(
-            composition.compose_job("width_sweep", "tiny_qwen3", "tiny", overrides)
-        )
+        return composition.config_digest(composition.compose_job("width_sweep", "tiny_qwen3", "tiny", overrides))
 
     assert digest() == digest("tracking=offline", "out=elsewhere.parquet")
     assert len({digest(), digest("seed=1"), digest("budgets=[7]"), digest("data.root=/x")}) == 4
@@ -133,6 +132,80 @@ def test_options_of_the_command_line(config, read):
 def test_options_that_are_refused(config):
     with pytest.raises(ConfigurationError, match=next(iter(config))):
         options.read(config)
+
+
+def test_a_description_changes_no_digest():
+    config = composition.compose_job("width_sweep", "tiny_qwen3", "tiny")
+    before = composition.config_digest(config)
+    config.experiment.about, config.experiment.yields, config.domain.license = "other words", ["E01"], "MIT"
+    assert composition.config_digest(config) == before
+    assert composition.plain(config)["experiment"]["about"] == "other words"
+
+
+def test_a_setting_of_a_study_may_have_values_of_its_own(monkeypatch):
+    monkeypatch.setattr("jobs.study.bf16_is_emulated", lambda: False)
+    limits = {job.setting: job.compose().time_limit_s for job in expand("embedded").of("width_sweep")}
+    assert limits == {"smollm2_bf16": 110, "smollm2_fp32": 170}
+
+
+def test_a_record_of_another_configuration_counts_as_to_be_measured(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    jobs = expand("smoke").of("latency_probe")
+    assert estimate.to_measure(jobs) == jobs
+    record = tmp_path / jobs[0].record
+    record.parent.mkdir(parents=True)
+    record.touch()
+    for digest, left in ((composition.config_digest(jobs[0].compose()), []), ("another", jobs)):
+        record.with_suffix(".json").write_text(f'{{"config_digest": "{digest}"}}')
+        assert estimate.to_measure(jobs) == left
+
+
+def failed_sweep(path, *rows):
+    columns = ["method", "budget", "status", "reason"]
+    frame = pd.DataFrame(rows, columns=columns).assign(experiment="width_sweep", setting="a", domain="math")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frame.to_parquet(path)
+
+
+def test_a_prompt_that_ended_at_once_fails_no_cell_unless_it_was_the_only_one(tmp_path, capsys):
+    path = tmp_path / "width_sweep/a/math.parquet"
+    ended = ("cast", 7, "failed", outcome.ENDED_AT_ONCE)
+    failed_sweep(path, ("cast", 7, "measured", ""), ended)
+    assert outcome.main([str(tmp_path)]) == 0
+    failed_sweep(path, ("cast", 15, "measured", ""), ended)
+    assert outcome.main([str(tmp_path)]) == 1
+    failed_sweep(path, ("cast", 7, "measured", ""), ("cast", 7, "failed", "out of memory"))
+    assert outcome.main([str(tmp_path)]) == 1
+    assert "make retry" in capsys.readouterr().err
+
+
+def test_the_reason_of_a_prompt_that_ended_at_once_is_the_sweeps():
+    assert outcome.ENDED_AT_ONCE in (ROOT / "src/cast/experiments/width_sweep.py").read_text()
+
+
+def test_retry_deletes_the_records_with_failed_cells_only(tmp_path):
+    whole, broken = tmp_path / "width_sweep/a/math.parquet", tmp_path / "width_sweep/a/code.parquet"
+    failed_sweep(whole, ("cast", 7, "measured", ""))
+    failed_sweep(broken, ("cast", 7, "failed", "out of memory"))
+    assert retry.main([str(tmp_path)]) == 0
+    assert whole.exists()
+    assert not broken.exists()
+
+
+def test_a_device_with_other_users_is_a_warning(tmp_path, capsys):
+    path = tmp_path / "width_sweep/a/math.parquet"
+    failed_sweep(path, ("cast", 7, "measured", ""))
+    path.with_suffix(".json").write_text('{"other_users_before": [{"pid": 1}], "other_users_after": []}')
+    assert outcome.main([str(tmp_path)]) == 0
+    assert capsys.readouterr().err.startswith("warning: other processes used the device beside 1 record(s)")
+
+
+@pytest.mark.parametrize("study", ["", "nope", ".."])
+def test_only_results_of_a_study_are_cleaned(study):
+    command = ["make", "-n", "clean-study", f"STUDY={study}"]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    checks = told.split("rm -rf")[0]
+    assert subprocess.run(["sh", "-c", checks], cwd=ROOT, capture_output=True, check=False).returncode == 2
 
 
 def test_the_estimate_counts_time_limits():

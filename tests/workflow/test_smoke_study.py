@@ -36,24 +36,17 @@ def test_every_job_left_a_record_with_its_provenance(smoke):
 def test_everything_that_was_promised_is_rendered(smoke):
     results = smoke.root / "results/smoke"
     for name in ("fig2", "fig3", "fig5"):
-        assert all(
-            (results / "figures" / f"{name}.{suffix}").stat().st_size
-            for suffix in ("pdf", "svg", "png", "csv")
-        )
+        assert all((results / "figures" / f"{name}.{suffix}").stat().st_size for suffix in ("pdf", "svg", "png", "csv"))
     for name in ("table2", "table5", "table7", "table8", "table9", "table12"):
-        assert all(
-            (results / "tables" / f"{name}.{suffix}").stat().st_size for suffix in ("csv", "md", "tex")
-        )
+        assert all((results / "tables" / f"{name}.{suffix}").stat().st_size for suffix in ("csv", "md", "tex"))
     assert all((results / f"scorecard.{suffix}").stat().st_size for suffix in ("md", "json", "html"))
 
 
 def test_it_tells_how_long_it_will_take_and_how_far_it_is(smoke):
     told = (smoke.root / "told.txt").read_text()
-    assert (
-        "study smoke: 1 x latency_probe, 1 x drafter_scores, 1 x width, 2 x width_sweep, then figures" in told
-    )
+    assert "study smoke: 1 x latency_probe, 1 x drafter_scores, 1 x width, 2 x width_sweep, then figures" in told
     assert "smoke: 5 jobs checked" in told
-    assert "width_sweep tiny_llama/tiny 4/4" in told
+    assert "width_sweep tiny_llama/tiny_llama 4/4" in told
     assert "tiny_qwen3: N* = " in told
 
 
@@ -93,9 +86,7 @@ def test_a_changed_value_measures_what_depends_on_it(smoke, override, measured):
 _MEASURING = ("decode", "latency_probe", "drafter_scores", "predict_width")
 
 
-def test_touched_weights_and_comments_measure_nothing_and_a_figure_module_renders_its_figure(
-    smoke, fresh_tree
-):
+def test_touched_weights_and_comments_measure_nothing_and_a_figure_module_renders_its_figure(smoke, fresh_tree):
     tree = fresh_tree(with_results=smoke)
     (tree.root / "tests/golden").unlink()
     shutil.copytree(smoke.root / "tests/golden", tree.root / "tests/golden")
@@ -109,6 +100,41 @@ def test_touched_weights_and_comments_measure_nothing_and_a_figure_module_render
     assert tree.planned(*STUDY) == {"fig2": 1}
 
 
+def test_edited_prompts_are_measured_again(smoke, fresh_tree):
+    tree = fresh_tree(with_results=smoke)
+    prompts = tree.root / "conf/prompts/tiny_llama.jsonl"
+    prompts.write_text(prompts.read_text().replace("29", "30", 1))
+    rules = tree.planned(*STUDY)
+    assert {rule: count for rule, count in rules.items() if rule in _MEASURING} == {"decode": 1}
+
+
+def test_records_of_another_cluster_are_rendered(smoke, fresh_tree):
+    tree = fresh_tree(with_results=smoke)
+    sweeps = tree.root / "results/smoke/width_sweep"
+    (sweeps / "elsewhere").mkdir()
+    frame = pd.read_parquet(sweeps / "tiny_qwen3/tiny.parquet").assign(setting="elsewhere")
+    frame.to_parquet(sweeps / "elsewhere/tiny.parquet")
+    rules = tree.planned(*STUDY)
+    assert "summary" in rules
+    assert rules.keys().isdisjoint(_MEASURING)
+
+
+def test_a_width_without_its_score_log_is_left_out(fresh_tree):
+    """The log is of another device, which is not measured now."""
+    tree = fresh_tree()
+    study = tree.root / "conf/study/smoke.yaml"
+    text = study.read_text()
+    text = text.replace("  drafter_scores:\n    settings: [tiny_qwen3]", "  drafter_scores:\n    settings: [other]")
+    text = text.replace("      scores.domain: tiny", "      scores.domain: tiny\n      scores.setting: other")
+    study.write_text(text)
+    setting = (tree.root / "conf/setting/tiny_qwen3.yaml").read_text()
+    other = setting.replace("cpu_1thread", "cpu").replace("name: tiny_qwen3", "name: other")
+    (tree.root / "conf/setting/other.yaml").write_text(other)
+    rules = tree.planned("--config", "study=smoke", "gpus=[cpu_1thread]")
+    assert rules["latency_probe"] == 1
+    assert "predict_width" not in rules
+
+
 def test_without_gpus_nothing_is_measured_whatever_changed(smoke):
     assert smoke.planned(*STUDY, "gpus=[]", 'overrides=["budgets=[7,15]"]').keys().isdisjoint(_MEASURING)
 
@@ -117,7 +143,7 @@ def test_a_failed_job_leaves_the_others_rendered(smoke, fresh_tree):
     """One record is gone and its script broken: the rest is rendered, the exit code says so, a later run
     repairs it."""
     tree = fresh_tree(with_results=smoke)
-    record = tree.root / "results/smoke/width_sweep/tiny_llama/tiny.parquet"
+    record = tree.root / "results/smoke/width_sweep/tiny_llama/tiny_llama.parquet"
     record.unlink()
     for path in (tree.root / "results/smoke/tables").iterdir():
         path.unlink()

@@ -5,13 +5,16 @@ PYTHONPATH=scripts python -m workflow.lib.estimate embedded
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from jobs.composition import ConfigurationError, config_digest
 from jobs.status import duration
 from jobs.study import StudyJob, expand
+from workflow.lib import options
 
 # Checks, and converting the embedded target on first use.
 PREFLIGHT_S = 30.0
@@ -24,19 +27,36 @@ def seconds(job: StudyJob) -> float:
     return float(job.compose().get("time_limit_s") or 0.0) + job.estimate_s
 
 
+def to_measure(jobs: Sequence[StudyJob]) -> list[StudyJob]:
+    """Those without a record of their present configuration."""
+    return [job for job in jobs if _measured_digest(Path(job.record)) != config_digest(job.compose())]
+
+
+def _measured_digest(record: Path) -> str | None:
+    try:
+        told = json.loads(record.with_suffix(".json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return told.get("config_digest") if record.exists() else None
+
+
 def tell(study: str, jobs: Sequence[StudyJob]) -> str:
     """One line for the jobs that are still to be measured."""
     total = sum(seconds(job) for job in jobs) + RENDER_S + (PREFLIGHT_S if jobs else 0.0)
     counts = Counter(job.experiment for job in jobs)
-    parts = (
-        ", ".join(f"{count} x {experiment}" for experiment, count in counts.items()) or "nothing to measure"
-    )
+    parts = ", ".join(f"{count} x {experiment}" for experiment, count in counts.items()) or "nothing to measure"
     return f"study {study}: {parts}, then figures and tables; about {duration(total)}"
 
 
-def main(study: str) -> None:
-    print(tell(study, [job for job in expand(study).jobs if not Path(job.record).exists()]))
+def main(study: str, overrides: str = "") -> int:
+    """``overrides``: a JSON list of Hydra overrides, or nothing."""
+    try:
+        print(tell(study, to_measure(expand(study, options.strings("overrides", overrides or [])).jobs)))
+    except ConfigurationError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    sys.exit(main(*sys.argv[1:]))

@@ -37,12 +37,12 @@ def read(config: Mapping[str, Any]) -> Options:
     gpus = config.get("gpus")
     return Options(
         study=str(config.get("study", "embedded")),
-        gpus=None if gpus is None else _strings("gpus", gpus),
-        overrides=_strings("overrides", config.get("overrides", [])),
+        gpus=None if gpus is None else strings("gpus", gpus),
+        overrides=strings("overrides", config.get("overrides", [])),
     )
 
 
-def _strings(key: str, value: Any) -> tuple[str, ...]:
+def strings(key: str, value: Any) -> tuple[str, ...]:
     """Items of a list come as strings; a list with quotes inside may come as one string."""
     if isinstance(value, str):
         try:

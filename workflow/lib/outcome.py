@@ -5,32 +5,72 @@ python -m workflow.lib.outcome results/embedded
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
+# The reason of a prompt that gave nothing to time; its cell is measured by the other prompts.
+ENDED_AT_ONCE = "the output ended at its first token: nothing to time"
 
-def failures(folder: Path) -> list[str]:
-    """``experiment setting/domain: reason`` of every record with failed rows."""
+
+def failures(folder: Path) -> dict[Path, list[str]]:
+    """Record -> a line ``experiment setting/domain: reason`` for each reason why it has failed cells."""
+    found = {}
+    for path in sorted(folder.glob("*/*/*.parquet")):
+        try:
+            frame = pd.read_parquet(path)
+            rows = _failed(frame)
+            lines = [
+                f"{row.experiment} {row.setting}/{row.domain}: {row.reason}"
+                for row in rows.drop_duplicates("reason").itertuples()
+            ]
+        except (OSError, ValueError, KeyError) as error:
+            lines = [f"{path}: {str(error).splitlines()[0]}"]
+        if lines:
+            found[path] = lines
+    return found
+
+
+def _failed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Failed rows, without prompts that ended at once beside others that were measured."""
+    failed = frame[frame["status"] == "failed"]
+    if "method" not in frame:
+        return failed
+    cells = ["method", "budget"]
+    measured = pd.MultiIndex.from_frame(frame.loc[frame["status"] == "measured", cells])
+    has_numbers = pd.MultiIndex.from_frame(failed[cells]).isin(measured)
+    return failed[~((failed["reason"] == ENDED_AT_ONCE) & has_numbers)]
+
+
+def shared_records(folder: Path) -> list[str]:
+    """Records during whose measurement other processes used the device, by their provenance."""
     found = []
     for path in sorted(folder.glob("*/*/*.parquet")):
         try:
-            frame = pd.read_parquet(path, columns=["experiment", "setting", "domain", "status", "reason"])
-        except (OSError, ValueError, KeyError) as error:
-            found.append(f"{path}: {str(error).splitlines()[0]}")
+            told = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
             continue
-        for row in frame[frame["status"] == "failed"].drop_duplicates("reason").itertuples():
-            found.append(f"{row.experiment} {row.setting}/{row.domain}: {row.reason}")
+        if told.get("other_users_before") or told.get("other_users_after"):
+            found.append("/".join(path.with_suffix("").parts[-3:]))
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     folder = Path((arguments or sys.argv[1:])[0])
-    failed = failures(folder)
+    failed = [line for lines in failures(folder).values() for line in lines]
     for line in failed:
         print(f"failed: {line}", file=sys.stderr)
+    if failed:
+        print(f"make retry STUDY={folder.name} measures failed cells again", file=sys.stderr)
+    if shared := shared_records(folder):
+        print(
+            f"warning: other processes used the device beside {len(shared)} record(s), the first {shared[0]}; "
+            "the provenance names them",
+            file=sys.stderr,
+        )
     report = folder / "report.html"
     print(f"report: {report}" if report.is_file() else f"no report; records are in {folder}")
     return 1 if failed else 0

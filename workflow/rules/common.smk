@@ -14,7 +14,9 @@ from snakemake.exceptions import WorkflowError
 
 from jobs import composition
 from jobs.composition import ConfigurationError
-from jobs.study import checkpoint_digest, checkpoint_files, expand
+from jobs.inputs import checkpoint_digests as digests_of_checkpoints
+from jobs.inputs import checkpoint_files, prompt_digest
+from jobs.study import expand
 from workflow.lib import estimate, options
 
 
@@ -46,19 +48,40 @@ PREFLIGHT_ARGUMENTS = [f"study={STUDY}", f"overrides={composition.override_list(
 DEVICES = {composed.device.name for composed in COMPOSED.values()}
 if not set(OPTIONS.gpus or ()) <= DEVICES:
     raise WorkflowError(f"gpus={list(OPTIONS.gpus)}; the devices of study {STUDY}: {', '.join(sorted(DEVICES))}")
-MEASURED_JOBS = [
+SELECTED_JOBS = [
     job for job in MATRIX.jobs if OPTIONS.gpus is None or COMPOSED[job].device.name in OPTIONS.gpus
 ]
 
 
+def lacks_scores(job):
+    """A width whose score log is another device's and does not lie here."""
+    if job.experiment != "width":
+        return False
+    source = COMPOSED[job].scores
+    scores = MATRIX.job("drafter_scores", source.setting, source.domain)
+    return scores not in SELECTED_JOBS and not Path(scores.record).exists()
+
+
+LEFT_OUT = [job for job in SELECTED_JOBS if lacks_scores(job)]
+MEASURED_JOBS = [job for job in SELECTED_JOBS if job not in LEFT_OUT]
+MEASURED_SETTINGS = {job.setting for job in MEASURED_JOBS}
+MEASURED_DOMAINS = {job.domain for job in MEASURED_JOBS}
+
+
 def record_paths(*experiments):
-    """Records of this study's jobs: those to be measured now, and those that lie there already."""
-    wanted = {job.record for job in MEASURED_JOBS}
-    return [
-        job.record
-        for job in MATRIX.jobs
-        if job.experiment in experiments and (job.record in wanted or Path(job.record).exists())
-    ]
+    """Records of this study: those to be measured now, and all that lie there, other clusters' among them."""
+    wanted = [job.record for job in MEASURED_JOBS if job.experiment in experiments]
+    planned = {job.record for job in MATRIX.jobs}
+    found = []
+    for experiment in experiments:
+        pattern = "width/*.json" if experiment == "width" else f"{experiment}/*/*.parquet"
+        for path in sorted(Path(RESULTS).glob(pattern)):
+            setting, domain = (path.stem, "") if experiment == "width" else (path.parent.name, path.stem)
+            # What the rules below would take for theirs without a job for it, e.g. of a domain since dropped.
+            stray = setting in MEASURED_SETTINGS and (experiment == "width" or domain in MEASURED_DOMAINS)
+            if str(path) in planned or not stray:
+                found.append(str(path))
+    return list(dict.fromkeys([*wanted, *found]))
 
 
 def matrix_job(experiment, wildcards):
@@ -100,8 +123,12 @@ def checkpoints(experiment):
 
 def checkpoint_digests(experiment):
     """Their SHA-256: new weights are another measurement, a touched file is not."""
-    files = checkpoints(experiment)
-    return lambda wildcards: {path: checkpoint_digest(path) for path in files(wildcards)}
+    return lambda wildcards: digests_of_checkpoints(COMPOSED[matrix_job(experiment, wildcards)])
+
+
+def prompts_sha256(experiment):
+    """Of the prompt file: edited prompts are another measurement."""
+    return lambda wildcards: prompt_digest(COMPOSED[matrix_job(experiment, wildcards)])
 
 
 def scores_record(wildcards):
@@ -139,17 +166,18 @@ def any_of(names):
 
 # Of what is measured in this run. A record of another device is a file that lies there: read, never made.
 wildcard_constraints:
-    setting=any_of(job.setting for job in MEASURED_JOBS),
-    domain=any_of(job.domain for job in MEASURED_JOBS),
+    setting=any_of(MEASURED_SETTINGS),
+    domain=any_of(MEASURED_DOMAINS),
 
 
 # The checks come before the first job and before anything is submitted. They are no rule: whatever depends on a rule
 # that runs again is not looked at for changes of its own (seen with 9.27: a changed budget ran the checks and nothing
 # else), and what depends on its missing output runs again unchanged.
 onstart:
-    missing = [job for job in MEASURED_JOBS if not Path(job.record).exists()]
+    for job in LEFT_OUT:
+        print(f"{job.label}: left out, its score log is of another device and not here", file=sys.stderr)
     if MEASURED_JOBS:
-        print(estimate.tell(STUDY, missing), file=sys.stderr, flush=True)
+        print(estimate.tell(STUDY, estimate.to_measure(MEASURED_JOBS)), file=sys.stderr, flush=True)
         checks = [sys.executable, str(ROOT / "scripts/preflight.py"), *PREFLIGHT_ARGUMENTS]
         if subprocess.run([*checks, f"out={RESULTS}/preflight.json"], check=False).returncode:
             raise WorkflowError("nothing was started: the checks of the study failed, see above")

@@ -34,6 +34,7 @@ rule drafter_scores:
     params:
         config=job_config("drafter_scores"),
         checkpoints=checkpoint_digests("drafter_scores"),
+        prompts=prompts_sha256("drafter_scores"),
         arguments=job_arguments("drafter_scores"),
     threads: job_threads("drafter_scores")
     resources:
@@ -81,6 +82,7 @@ rule decode:
     params:
         config=job_config("width_sweep"),
         checkpoints=checkpoint_digests("width_sweep"),
+        prompts=prompts_sha256("width_sweep"),
         arguments=job_arguments("width_sweep"),
     threads: job_threads("width_sweep")
     resources:

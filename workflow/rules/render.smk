@@ -12,6 +12,12 @@ SHARED_MODULES = sorted(
         *(str(path) for path in [*Path("figures").glob("*.yaml"), *Path("figures/paper").glob("*.*")]),
     ]
 )
+# What the summary computes with.
+STATISTICS = sorted(
+    str(path)
+    for pattern in ("src/cast/experiments/statistics.py", "src/cast/width/*.py")
+    for path in Path().glob(pattern)
+)
 SUMMARY = f"{RESULTS}/summary/cells.parquet"
 RECORDS = record_paths("latency_probe", "drafter_scores", "width_sweep", "width")
 RENDERED = [
@@ -24,7 +30,7 @@ RENDERED = [
 rule summary:
     input:
         records=record_paths("width_sweep", "width"),
-        modules=["figures/summary.py", "figures/data.py"],
+        modules=["figures/summary.py", "figures/data.py", *STATISTICS],
     output:
         cells=SUMMARY,
         averages=f"{RESULTS}/summary/averages.parquet",

@@ -26,7 +26,7 @@ class Proposer(ABC):
     passes: int = 0
     """Drafter passes so far."""
 
-    def start(self, capacity: int) -> None:
+    def start(self, capacity: int) -> None:  # noqa: B027 (optional: plain decoding allocates nothing)
         """Allocate for a sequence of `capacity` entries, lookahead included."""
 
     @abstractmethod

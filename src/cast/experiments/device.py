@@ -68,11 +68,7 @@ def _first_visible(pynvml: Any) -> Any:
     first = visible.split(",")[0].strip()
     if first in ("", "-1"):
         return None
-    return (
-        pynvml.nvmlDeviceGetHandleByIndex(int(first))
-        if first.isdigit()
-        else pynvml.nvmlDeviceGetHandleByUUID(first)
-    )
+    return pynvml.nvmlDeviceGetHandleByIndex(int(first)) if first.isdigit() else pynvml.nvmlDeviceGetHandleByUUID(first)
 
 
 def resolve_kind(kind: str) -> str:
@@ -106,9 +102,7 @@ def check_gpu(kind: str, gpu_name: str | None = None) -> None:
         return
     gpu = cuda_gpu()
     if gpu is None:
-        raise CastError(
-            "the setting needs a CUDA GPU but the driver shows none; use device=cpu or device=auto"
-        )
+        raise CastError("the setting needs a CUDA GPU but the driver shows none; use device=cpu or device=auto")
     if gpu_name and gpu_name.lower() not in gpu["name"].lower():
         raise CastError(f"the setting needs a GPU named {gpu_name!r} but this one is {gpu['name']!r}")
 

@@ -60,9 +60,7 @@ def write_json(path: str | os.PathLike[str], content: Any) -> None:
     try:
         text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False, default=_plain)
     except (TypeError, ValueError) as error:
-        raise CastError(
-            f"{path}: content has no JSON form ({error}); write numbers, text, lists, dicts"
-        ) from error
+        raise CastError(f"{path}: content has no JSON form ({error}); write numbers, text, lists, dicts") from error
     with atomic_write(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
 

@@ -67,16 +67,14 @@ class Partial:
 
     Args:
         output: the job's record; the checkpoint lies beside it.
-        digest: of configuration and code version.
+        digest: of whatever must stay the same for earlier units to count.
         note: told, in one line, what happened to an earlier checkpoint.
 
     Raises:
         CastError: another living process holds the checkpoint, or the disk refuses it.
     """
 
-    def __init__(
-        self, output: str | os.PathLike[str], digest: str, note: Callable[[str], None] = print
-    ) -> None:
+    def __init__(self, output: str | os.PathLike[str], digest: str, note: Callable[[str], None] = print) -> None:
         self.path = Path(f"{os.fspath(output)}.partial")
         self.session = secrets.token_hex(4)
         self.units: list[Unit] = []
@@ -152,9 +150,7 @@ class Partial:
         if claim is not None and _alive_elsewhere(claim):
             raise CastError(f"{self.path} is being written by {claim}; wait for it or end it")
         if os.fstat(self._file.fileno()).st_nlink == 0:
-            raise CastError(
-                f"{self.path} was finished by another process just now; run again to see its record"
-            )
+            raise CastError(f"{self.path} was finished by another process just now; run again to see its record")
         if earlier_digest == self._digest:
             self.units = units
             self._file.truncate(end)
@@ -163,7 +159,7 @@ class Partial:
         else:
             self._file.truncate(0)
             if earlier_digest is not None and units:
-                note(f"discarding {self.path}: {len(units)} done under another configuration or code version")
+                note(f"discarding {self.path}: {len(units)} done under another configuration, code, input or machine")
         try:
             self._write_header()
         except OSError as error:
@@ -249,7 +245,5 @@ def _decode(value: dict[str, Any]) -> Any:
 
 def _told(error: OSError, path: Path) -> CastError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return CastError(
-            f"disk full while writing {path}; free some space and run again, what is done is kept"
-        )
+        return CastError(f"disk full while writing {path}; free some space and run again, what is done is kept")
     return CastError(f"cannot write {path} ({error.strerror}); choose a place that can be written")

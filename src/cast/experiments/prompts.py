@@ -62,27 +62,19 @@ def load_prompts(
     name = _setting(settings, "name")
     template = _setting(settings, "template")
     if TEXT_SLOT not in template:
-        raise CastError(
-            f"the template of domain {name} has no {TEXT_SLOT}; put it where the prompt's text goes"
-        )
+        raise CastError(f"the template of domain {name} has no {TEXT_SLOT}; put it where the prompt's text goes")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise CastError(
-            f"the number of prompts of domain {name} is {limit!r}; it must be a whole number above 0"
-        )
+        raise CastError(f"the number of prompts of domain {name} is {limit!r}; it must be a whole number above 0")
 
     prompts: dict[str, Prompt] = {}
     for where, identifier, value in _records(settings, data_root):
         prompt_id = _checked_id(identifier, name, where)
         if prompt_id in prompts:
-            raise CastError(
-                f"{where}: the id {prompt_id} appears a second time; ids must be unique within a set"
-            )
+            raise CastError(f"{where}: the id {prompt_id} appears a second time; ids must be unique within a set")
         text = _checked_text(value, where)
         prompts[prompt_id] = Prompt(id=prompt_id, text=template.replace(TEXT_SLOT, text), domain=name)
     if not prompts:
-        raise CastError(
-            f"domain {name} holds no prompts in {_origin(settings, data_root)}; at least one is needed"
-        )
+        raise CastError(f"domain {name} holds no prompts in {_origin(settings, data_root)}; at least one is needed")
     return list(prompts.values())[:limit]
 
 
@@ -169,9 +161,7 @@ def _file_bytes(path: Path, *, domain: str, from_data_root: bool) -> bytes:
         else:
             advice = "paths are relative to the working directory, so run from the repository's root"
         reason = error.strerror or type(error).__name__
-        raise CastError(
-            f"cannot read the prompts of domain {domain} from {path} ({reason}); {advice}"
-        ) from error
+        raise CastError(f"cannot read the prompts of domain {domain} from {path} ({reason}); {advice}") from error
 
 
 def _package_bytes(settings: Mapping[str, Any], origin: str) -> bytes:
@@ -183,9 +173,7 @@ def _package_bytes(settings: Mapping[str, Any], origin: str) -> bytes:
         path = Path(importlib.metadata.distribution(package).locate_file(_setting(settings, "resource")))
         content = path.read_bytes()
     except importlib.metadata.PackageNotFoundError as error:
-        raise CastError(
-            f"package {package} of domain {settings['name']} is not installed; {install}"
-        ) from error
+        raise CastError(f"package {package} of domain {settings['name']} is not installed; {install}") from error
     except OSError as error:
         raise CastError(f"cannot read {origin} ({error.strerror}); reinstall it: {install}") from error
     digest = hashlib.sha256(content).hexdigest()
@@ -227,9 +215,7 @@ def _json_lines(content: bytes, origin: str) -> Iterator[tuple[str, Any]]:
         try:
             yield where, json.loads(line.decode("utf-8"))
         except UnicodeDecodeError as error:
-            raise CastError(
-                f"{where}: byte {error.start + 1} is not UTF-8; prompt files are UTF-8"
-            ) from error
+            raise CastError(f"{where}: byte {error.start + 1} is not UTF-8; prompt files are UTF-8") from error
         except json.JSONDecodeError as error:
             raise CastError(
                 f"{where}: broken JSON ({error.msg} at column {error.colno}); a line must be one JSON object"
@@ -240,9 +226,7 @@ def _json_lines(content: bytes, origin: str) -> Iterator[tuple[str, Any]]:
 
 def _value(record: Any, field: str, where: str) -> Any:
     if not isinstance(record, Mapping):
-        raise CastError(
-            f"{where}: found {_kind(record)}; each record must be an object with a field {field!r}"
-        )
+        raise CastError(f"{where}: found {_kind(record)}; each record must be an object with a field {field!r}")
     if field not in record:
         present = ", ".join(str(key) for key in record) or "none"
         raise CastError(f"{where}: field {field!r} is missing; the record's fields are: {present!r}")

@@ -32,12 +32,17 @@ _VERSIONS = (
 
 @functools.cache
 def git_state() -> tuple[str, bool]:
-    """Commit of the source this package runs from, and whether files differ; ("", False) outside git."""
+    """Commit of the source this package runs from, and whether files differ; ("", False) outside git.
+
+    An untracked file counts where it can be code that measures: in ``src`` and ``scripts``.
+    """
     folder = Path(__file__).resolve().parent
     commit = _git(folder, "rev-parse", "HEAD")
     if not commit:
         return "", False
-    return commit, bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    new = _git(folder, "ls-files", "--others", "--exclude-standard", "--", ":/src", ":/scripts")
+    return commit, bool(changed or new)
 
 
 def _git(folder: Path, *arguments: str) -> str:
@@ -100,12 +105,11 @@ class Provenance:
     def __post_init__(self) -> None:
         self._clock = monotonic()  # the wall clock may be set back during a job
         self._before = other_users(self.kind)
+        self._git = git_state()  # of the code that runs, whatever is committed meanwhile
 
-    def close(
-        self, *, records: int, sessions: list[str], earlier_s: float = 0.0, **extra: Any
-    ) -> dict[str, Any]:
+    def close(self, *, records: int, sessions: list[str], earlier_s: float = 0.0, **extra: Any) -> dict[str, Any]:
         """The provenance; ``earlier_s`` are seconds of earlier sessions, ``extra`` goes in as it is."""
-        commit, dirty = git_state()
+        commit, dirty = self._git
         return {
             "config": dict(self.config),
             "config_digest": self.config_digest,

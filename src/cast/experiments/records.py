@@ -20,7 +20,7 @@ from cast.errors import CastError
 from cast.experiments.files import atomic_write
 
 METHODS = ("autoregressive", "dflash", "cast")
-ENGINES = ("eager", "graph")
+ENGINES = ("eager",)
 STATUSES = ("measured", "failed")
 STOP_REASONS = ("stop", "length")
 COMPONENTS = ("target_forward", "draft")
@@ -74,12 +74,8 @@ def _follows_status(measured: Iterable[str], optional: Iterable[str] = ()) -> li
     return checks
 
 
-def _schema(
-    name: str, columns: dict[str, pa.Column], unique: list[str], checks: list[pa.Check]
-) -> pa.DataFrameSchema:
-    return pa.DataFrameSchema(
-        _IDENTITY | columns, name=name, strict=True, coerce=True, unique=unique, checks=checks
-    )
+def _schema(name: str, columns: dict[str, pa.Column], unique: list[str], checks: list[pa.Check]) -> pa.DataFrameSchema:
+    return pa.DataFrameSchema(_IDENTITY | columns, name=name, strict=True, coerce=True, unique=unique, checks=checks)
 
 
 _not_blank = pa.Check.str_length(min_value=1)
@@ -121,9 +117,7 @@ DECODE = _schema(
         "prompt_tokens": _measured(_INT, _at_least_1),
         "new_tokens": _measured(_INT, _at_least_1),
         "rounds": _measured(_INT, _at_least_0),
-        "committed_tokens": _measured(
-            _INT, _at_least_0
-        ),  # sum of R, not truncated, without the prefill's token
+        "committed_tokens": _measured(_INT, _at_least_0),  # sum of R, not truncated, without the prefill's token
         "stop_reason": _measured(_TEXT, pa.Check.isin(STOP_REASONS)),
         "prefill_ms": _measured(_FLOAT, _above_0),
         "first_draft_ms": _measured(_FLOAT, _at_least_0),  # empty where nothing is drafted
@@ -135,9 +129,7 @@ DECODE = _schema(
         "verify_ms_per_round": _measured(_FLOAT, _at_least_0),
         "overhead_ms_per_round": _measured(_FLOAT),
         "repeat_share": _measured(_FLOAT, pa.Check.in_range(0, 1)),
-        "departure": _measured(
-            _INT, pa.Check.ge(-1)
-        ),  # first token unlike the AR output of the prompt; -1: none
+        "departure": _measured(_INT, pa.Check.ge(-1)),  # first token unlike the AR output of the prompt; -1: none
         "departure_gap": _measured(_FLOAT, _at_least_0),  # the target's top-two logit gap there
         "output_sha256": _measured(_TEXT, pa.Check.str_matches(r"^[0-9a-f]{64}$")),
     },
@@ -258,9 +250,7 @@ def read_records(
     files = [Path(paths)] if isinstance(paths, str | os.PathLike) else [Path(path) for path in paths]
     if not files:
         raise CastError(f"no {schema.name} records to read; give at least one file")
-    return pd.concat(
-        [_checked(_read_parquet(file), schema, source=str(file)) for file in files], ignore_index=True
-    )
+    return pd.concat([_checked(_read_parquet(file), schema, source=str(file)) for file in files], ignore_index=True)
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -270,9 +260,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         return pd.read_parquet(path)
     except (OSError, ValueError) as error:  # pyarrow's errors derive from these
         first_line = str(error).splitlines()[0]
-        raise CastError(
-            f"{path}: not a readable Parquet file ({first_line}); delete it and rerun its job"
-        ) from error
+        raise CastError(f"{path}: not a readable Parquet file ({first_line}); delete it and rerun its job") from error
 
 
 def _checked(frame: pd.DataFrame, schema: pa.DataFrameSchema, source: str) -> pd.DataFrame:
@@ -286,9 +274,7 @@ def _checked(frame: pd.DataFrame, schema: pa.DataFrameSchema, source: str) -> pd
     return checked[list(schema.columns)]
 
 
-def _first_violation(
-    errors: list[pa.errors.SchemaError], frame: pd.DataFrame, schema: pa.DataFrameSchema
-) -> str:
+def _first_violation(errors: list[pa.errors.SchemaError], frame: pd.DataFrame, schema: pa.DataFrameSchema) -> str:
     """The most basic problem in one line: columns, then types, then values."""
     reason = pa.errors.SchemaErrorReason
     basic_first = [reason.COLUMN_NOT_IN_SCHEMA, reason.COLUMN_NOT_IN_DATAFRAME, reason.DATATYPE_COERCION]
@@ -311,9 +297,7 @@ def _first_violation(
         where = ", ".join(f"{column}={frame[column].iloc[row]}" for column in schema.unique)
         return f"column {schema.unique[-1]}, row {row}: repeats an earlier row ({where})"
     column = (
-        error.schema.name
-        if error.schema is not schema and error.schema.name in schema.columns
-        else error.check.name
+        error.schema.name if error.schema is not schema and error.schema.name in schema.columns else error.check.name
     )
     if error.reason_code is reason.SERIES_CONTAINS_NULLS:
         return f"column {column}, row {row}: is empty; a value is needed"

@@ -21,6 +21,7 @@ from cast.width import gap_points, sweep_oracle
 
 LOW_REPEAT_SHARE = 0.1  # prompts whose AR output repeats less than this are also reported alone
 CONFIDENCE = 0.95
+MIN_PROMPTS = 5  # with fewer paired prompts a resampled interval says nothing; there is none then
 
 _CELL = ["setting", "domain", "method", "budget"]
 _RUN = ["prompt_id", "repeat", "seed", "session"]
@@ -48,7 +49,7 @@ def cell_summary(decode: pd.DataFrame, *, resamples: int = 10_000, seed: int = 0
       committed tokens over all rounds.
     * ``speedup``: AR ms per token over the method's, on the prompts both have.
     * ``gain`` on the paired prompts; ``gain_low``, ``gain_high``: its 95% interval, see `bootstrap_interval`;
-      NaN for one prompt and for the baseline itself.
+      NaN for fewer than `MIN_PROMPTS` paired prompts and for the baseline itself.
     * ``repeat_share``: mean over prompts; ``departures``: prompts whose output departs from the AR output.
 
     Then ``failed_rows`` and ``reason``, the first failure's reason or "". What was not measured is NaN. With
@@ -160,15 +161,16 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """95% interval of a statistic of paired series when prompts are drawn anew within each stratum.
 
-        Args:
-            strata: per domain a ``[series, prompts]`` array; one drawn prompt brings all its series along.
-            statistic: maps the resampled strata, each ``[series, ..., prompts]``, to ``[...]``.
-            method: of `scipy.stats.bootstrap`; percentile is used where BCa is degenerate (e.g. all prompts
-    alike).
-        Returns:
-            ``(low, high)``, a function of the arguments alone; NaN when a stratum has fewer than two prompts.
+    Args:
+        strata: per domain a ``[series, prompts]`` array; one drawn prompt brings all its series along.
+        statistic: maps the resampled strata, each ``[series, ..., prompts]``, to ``[...]``.
+        method: of `scipy.stats.bootstrap`; percentile is used where BCa is degenerate (e.g. all prompts alike).
+
+    Returns:
+        ``(low, high)``, a function of the arguments alone; NaN when a stratum has fewer than `MIN_PROMPTS`
+        prompts.
     """
-    if not strata or min(stratum.shape[-1] for stratum in strata) < 2:
+    if not strata or min(stratum.shape[-1] for stratum in strata) < MIN_PROMPTS:
         return math.nan, math.nan
     prompts = [np.arange(stratum.shape[-1]) for stratum in strata]
 

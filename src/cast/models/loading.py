@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from cast.errors import CastError
+from cast.errors import CastError, HubUnavailable
 from cast.models.dflash import DFlashConfig, DFlashDrafter
 from cast.models.pair import Pair
 from cast.models.target import Target, check_family
@@ -108,7 +108,8 @@ def checkpoint_folder(source: str | Path, revision: str | None = None) -> Path:
     """The local folder of a checkpoint: the path itself, or a hub snapshot's.
 
     Raises:
-        CastError: neither a folder nor a repository that the hub serves (gated, absent, offline).
+        HubUnavailable: the repository is gated, or the hub cannot be reached.
+        CastError: neither a folder nor a repository of the hub.
     """
     path = Path(source)
     if path.is_dir():
@@ -116,12 +117,24 @@ def checkpoint_folder(source: str | Path, revision: str | None = None) -> Path:
     if path.is_absolute() or str(source).startswith(".") or str(source).count("/") != 1:
         raise CastError(f"checkpoint {source} is neither a folder nor a hub id of the form owner/name")
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     try:
-        return Path(snapshot_download(str(source), revision=revision, allow_patterns=["*.json", "*.safetensors", "*.txt"]))
+        patterns = ["*.json", "*.safetensors", "*.txt"]
+        return Path(snapshot_download(str(source), revision=revision, allow_patterns=patterns))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:  # ValueError: no repository name
-        raise CastError(
+        # A gated repository is a RepositoryNotFoundError, too.
+        misnamed = isinstance(error, (RepositoryNotFoundError, RevisionNotFoundError)) or (
+            isinstance(error, ValueError) and not isinstance(error, (OSError, LocalEntryNotFoundError))
+        )
+        kind = CastError if misnamed and not isinstance(error, GatedRepoError) else HubUnavailable
+        raise kind(
             f"checkpoint {source} is no local folder and the hub does not serve it: {_one_line(error)}"
         ) from None
 

@@ -78,12 +78,7 @@ class BatchedTarget:
                 query, key = target._norm(query, layer.query_norm), target._norm(key, layer.key_norm)
             keys, values = self._write(index, rotate(key, phase), value)
             # Heads that share a key head become extra query rows, as in `cast.models.layers.attend`.
-            query = (
-                rotate(query, phase)
-                .unflatten(2, (target.kv_heads, group))
-                .permute(0, 2, 3, 1, 4)
-                .flatten(2, 3)
-            )
+            query = rotate(query, phase).unflatten(2, (target.kv_heads, group)).permute(0, 2, 3, 1, 4).flatten(2, 3)
             out = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
             out = out.unflatten(2, (group, n)).permute(0, 3, 1, 2, 4).flatten(2)
             hidden = hidden + linear(out, layer.out, layer.out_bias)
@@ -103,11 +98,9 @@ class BatchedTarget:
     def _mask(self, columns: Tensor) -> Tensor:
         """Additive [rows, 1, n, length + n]: causal, and blind to each row's padding."""
         every = torch.arange(self.length + len(columns), device=columns.device)
-        visible = (every[None, None] <= columns[None, :, None]) & (
-            every[None, None] >= self.padding[:, None, None]
-        )
+        visible = (every[None, None] <= columns[None, :, None]) & (every[None, None] >= self.padding[:, None, None])
         # Finite, because a padded query row sees nothing and must not turn into NaN.
         hidden = torch.finfo(self.target.dtype).min
-        return torch.zeros(visible.shape, dtype=self.target.dtype, device=columns.device).masked_fill(
-            ~visible, hidden
-        )[:, None]
+        return torch.zeros(visible.shape, dtype=self.target.dtype, device=columns.device).masked_fill(~visible, hidden)[
+            :, None
+        ]

@@ -70,9 +70,7 @@ class Batches:
         self.loops = torch.tensor([s.repeat_share() >= 0.1 for s in self.sequences])
         self.per_epoch = len(self.sequences) // spec.sequences
         if not self.per_epoch:
-            raise CastError(
-                f"{len(self.sequences)} sequences do not fill one batch of {spec.sequences}; generate more"
-            )
+            raise CastError(f"{len(self.sequences)} sequences do not fill one batch of {spec.sequences}; generate more")
         self._order: tuple[int, list[list[int]]] | None = None
         shown = torch.zeros(vocab_size, dtype=torch.bool)
         for s in self.sequences:
@@ -117,9 +115,7 @@ class Batches:
         spec = self.spec
         chosen = [self.sequences[i] for i in members]
         length = max(len(s.features) for s in chosen)
-        features = torch.zeros(
-            len(chosen), length, chosen[0].features.shape[1], dtype=chosen[0].features.dtype
-        )
+        features = torch.zeros(len(chosen), length, chosen[0].features.shape[1], dtype=chosen[0].features.dtype)
         anchors = torch.empty(len(chosen), spec.anchors, dtype=torch.long)
         anchor_tokens = torch.empty_like(anchors)
         keep_probability = torch.exp(-torch.arange(spec.block_size - 1) / spec.decay)

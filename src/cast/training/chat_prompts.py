@@ -23,9 +23,7 @@ _SLOTS = {
 
 def chat_prompt(rng: random.Random) -> str:
     """One open question or writing request."""
-    words = ", ".join(
-        rng.choice([_PARTS[k] for k in ("foods", "jobs", "places")])[n] for n in rng.sample(range(11), 2)
-    )
+    words = ", ".join(rng.choice([_PARTS[k] for k in ("foods", "jobs", "places")])[n] for n in rng.sample(range(11), 2))
     form = rng.choice(_PARTS["forms"])
     drawn = {slot: rng.choice(_PARTS[source]) for slot, source in _SLOTS.items()}
     number, style = rng.randint(3, 20), rng.choice(_PARTS["styles"])

@@ -75,9 +75,7 @@ def _number_function(rng: random.Random) -> str:
     summary, summary_name, summarise = rng.choice(SUMMARIES)
     argument = rng.choice(["numbers", "values", "nums", "lst", "items", "xs"])
     name = "_".join(
-        filter(
-            None, [rng.choice(["get", "find", "compute", "", ""]), summary_name, condition_name, change_name]
-        )
+        filter(None, [rng.choice(["get", "find", "compute", "", ""]), summary_name, condition_name, change_name])
     )
     after = f", {change}" if change else ""
     subject = f"numbers that are {condition}" if " " in condition else f"{condition} numbers"
@@ -105,9 +103,7 @@ def _word_function(rng: random.Random) -> str:
     condition, condition_name, keep = rng.choice(WORD_CONDITIONS)
     change, change_name, transform = rng.choice(WORD_MAPS)
     argument = rng.choice(["words", "strings", "text", "names", "tokens"])
-    name = "_".join(
-        filter(None, [rng.choice(["select", "pick", "find", "get"]), condition_name, change_name])
-    )
+    name = "_".join(filter(None, [rng.choice(["select", "pick", "find", "get"]), condition_name, change_name]))
     after = f", {change}" if change else ""
     examples = [rng.sample(_PARTS["words"], rng.randint(3, 5)) for _ in range(rng.randint(1, 2))]
     if argument == "text":

@@ -62,12 +62,8 @@ def replay(
     if not len(anchors):
         return None
     features = sequence.features.to(target.device, drafter.fc.weight.dtype)[None]
-    pieces = [
-        _score(drafter, target, features, tokens, part, k, tick) for part in anchors.split(anchors_at_once)
-    ]
-    chain, universe, confidence, correct, label_mass = (
-        torch.cat(piece) for piece in zip(*pieces, strict=True)
-    )
+    pieces = [_score(drafter, target, features, tokens, part, k, tick) for part in anchors.split(anchors_at_once)]
+    chain, universe, confidence, correct, label_mass = (torch.cat(piece) for piece in zip(*pieces, strict=True))
     prompt = sequence.prompt or {}
     return Replay(
         prompt.get("domain", ""),
@@ -140,9 +136,7 @@ def summarise(replays: list[Replay]) -> list[dict]:
 
 def _cell(domain: str, loops: str, items: list[Replay]) -> dict:
     chain, universe = [r for i in items for r in i.chain], [r for i in items for r in i.universe]
-    confidence, correct = (
-        torch.cat([getattr(i, name) for i in items]).float() for name in ("confidence", "correct")
-    )
+    confidence, correct = (torch.cat([getattr(i, name) for i in items]).float() for name in ("confidence", "correct"))
     return {
         "domain": domain,
         "repeats": loops,
@@ -163,7 +157,5 @@ def calibration_error(confidence: Tensor, correct: Tensor, bins: int = 10) -> fl
     for b in range(bins):
         inside = index == b
         if inside.any():
-            total += (
-                inside.float().mean().item() * abs(confidence[inside].mean() - correct[inside].mean()).item()
-            )
+            total += inside.float().mean().item() * abs(confidence[inside].mean() - correct[inside].mean()).item()
     return total

@@ -105,9 +105,7 @@ def sampled_user_turns(
     `count` texts may come back.
     """
     marker = "\x00"
-    opening = tokenizer.apply_chat_template([{"role": "user", "content": marker}], tokenize=False).split(
-        marker
-    )[0]
+    opening = tokenizer.apply_chat_template([{"role": "user", "content": marker}], tokenize=False).split(marker)[0]
     prefix = torch.tensor(tokenizer(opening, add_special_tokens=False)["input_ids"])
     generator = torch.Generator().manual_seed(seed)
     batch = BatchedTarget(target, [prefix] * count, len(prefix) + max_tokens, ())
@@ -186,9 +184,7 @@ def generate(
             if not mine or path.exists():
                 continue
             started = time.perf_counter()
-            sequences = greedy_batch(
-                target, [ids for _, ids in chunk], max_new_tokens, taps, soft_labels, tick
-            )
+            sequences = greedy_batch(target, [ids for _, ids in chunk], max_new_tokens, taps, soft_labels, tick)
             write_shard(path, sequences, [prompt.as_dict() for prompt, _ in chunk])
             tokens = sum(len(s.label_ids) for s in sequences)
             yield {

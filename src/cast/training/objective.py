@@ -153,9 +153,7 @@ def block_loss(
     The label distribution is `1 - soft_share` on the target's token and `soft_share` on the target's own
     distribution there: the first is what greedy verification tests, the second calibrates the runners-up.
     """
-    hidden = block_hidden(
-        drafter, embedding, batch.features, batch.anchor_tokens, batch.anchors, batch.block_size
-    )
+    hidden = block_hidden(drafter, embedding, batch.features, batch.anchor_tokens, batch.anchors, batch.block_size)
     hidden = hidden.flatten(0, 1)[batch.rows, batch.slots]
     ids = torch.cat((batch.labels[:, None], batch.soft_ids), dim=1)
     hard = torch.full_like(batch.soft_weights[:, :1], 1 - soft_share)

@@ -48,9 +48,7 @@ class Contamination:
         return not self.seen.isdisjoint(ngrams(text, self.n))
 
 
-def template_prompts(
-    count: int, seed: int, domains: Iterable[str] = tuple(TEMPLATES)
-) -> Iterator[TrainingPrompt]:
+def template_prompts(count: int, seed: int, domains: Iterable[str] = tuple(TEMPLATES)) -> Iterator[TrainingPrompt]:
     """`count` distinct prompts, the domains taking turns so that every prefix of the sequence is balanced.
 
     The same seed gives the same sequence, and a longer sequence begins with the shorter one.
@@ -65,8 +63,6 @@ def template_prompts(
             if text not in seen:
                 break
         else:
-            raise CastError(
-                f"the {domain} templates gave no new prompt after {len(seen)}; ask for fewer prompts"
-            )
+            raise CastError(f"the {domain} templates gave no new prompt after {len(seen)}; ask for fewer prompts")
         seen.add(text)
         yield TrainingPrompt(f"{domain}-{seed}-{index}", domain, text)

@@ -154,9 +154,7 @@ def generate_data(
         CastError: the target has no chat template to prompt it with.
     """
     if not getattr(tokenizer, "chat_template", None):
-        raise CastError(
-            "the target has no chat template, so it cannot be prompted; use a checkpoint with one"
-        )
+        raise CastError("the target has no chat template, so it cannot be prompted; use a checkpoint with one")
     taps = tuple(_raw_config(head, target)["dflash_config"]["target_layer_ids"])
     yield from generate(
         target,
@@ -220,13 +218,9 @@ def train(
     while trainer.step < spec.steps:
         batches, stage_end = (short, switch) if trainer.step < switch else (whole, spec.steps)
         until = min(stage_end, (trainer.step // spec.evaluate_every + 1) * spec.evaluate_every)
-        trainer.run(
-            batches, schedule, until=until, checkpoint_every=spec.checkpoint_every, tick=tick, on_log=on_log
-        )
+        trainer.run(batches, schedule, until=until, checkpoint_every=spec.checkpoint_every, tick=tick, on_log=on_log)
         if judged and (until % spec.evaluate_every == 0 or until == spec.steps):
-            rows = [
-                {"step": trainer.step, **row} for row in evaluate(trainer.drafter, target, judged, tick=tick)
-            ]
+            rows = [{"step": trainer.step, **row} for row in evaluate(trainer.drafter, target, judged, tick=tick)]
             append_csv(out / "evaluation.csv", rows)
             for row in rows:
                 on_log(row)
@@ -248,9 +242,7 @@ def evaluate(
     outputs.
     """
     with ThreadPoolExecutor(threads if target.device.type == "cpu" else 1) as pool:
-        replays: list[Replay | None] = list(
-            pool.map(lambda s: replay(drafter, target, s, tick=tick), sequences)
-        )
+        replays: list[Replay | None] = list(pool.map(lambda s: replay(drafter, target, s, tick=tick), sequences))
     return summarise([item for item in replays if item is not None])
 
 

@@ -66,9 +66,7 @@ def read_shard(path: Path) -> list[Sequence]:
     """The sequences of a shard, as views of one memory-mapped file."""
     with safe_open(path, "pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    prompts = [
-        json.loads(line) for line in path.with_suffix(".jsonl").read_text(encoding="utf-8").splitlines()
-    ]
+    prompts = [json.loads(line) for line in path.with_suffix(".jsonl").read_text(encoding="utf-8").splitlines()]
     lengths, heads = tensors["lengths"].tolist(), tensors["prompt_tokens"].tolist()
     tokens = tensors["tokens"].split(lengths)
     features = tensors["features"].split([n - 1 for n in lengths])

@@ -197,9 +197,7 @@ class Trainer:
             return False
         state = torch.load(self.checkpoint_path, map_location=self.target.device, weights_only=True)
         if state["raw_config"] != self.raw_config:
-            raise CastError(
-                f"{self.checkpoint_path} holds a head of another shape; choose another output folder"
-            )
+            raise CastError(f"{self.checkpoint_path} holds a head of another shape; choose another output folder")
         with torch.no_grad():
             for name, parameter in self.drafter.named_parameters():
                 self.masters[name].copy_(state["masters"][name])

@@ -9,7 +9,6 @@ from torch import Tensor
 from cast.errors import CastError
 from cast.trees.candidate import ROOT, CandidateTree
 
-
 ROUNDING = 1e-6
 """How far above 0 a log-probability may be rounded."""
 

@@ -63,8 +63,7 @@ class LatencyCurve:
         outside = wanted[~((wanted >= low) & (wanted <= high))]
         if outside.size:
             raise CastError(
-                f"latency at {outside.flat[0]:g} packed tokens was not measured; "
-                f"the probe covers {low:g} to {high:g}"
+                f"latency at {outside.flat[0]:g} packed tokens was not measured; the probe covers {low:g} to {high:g}"
             )
         latency = np.interp(wanted, self.packed_tokens, self.latency_ms)
         return float(latency) if wanted.ndim == 0 else latency
@@ -117,7 +116,5 @@ def _positive_vector(name: str, values: ArrayLike) -> np.ndarray:
         raise CastError(f"latency curve: {name} has {vector.ndim} dimensions; a flat list is needed")
     bad = np.flatnonzero(~(np.isfinite(vector) & (vector > 0)))
     if len(bad):
-        raise CastError(
-            f"latency curve: {name}[{bad[0]}] is {vector[bad[0]]:g}; finite positive values are needed"
-        )
+        raise CastError(f"latency curve: {name}[{bad[0]}] is {vector[bad[0]]:g}; finite positive values are needed")
     return vector

@@ -1,0 +1,29 @@
+"""Delete the records of a study that have failed cells, so that the next run measures them again.
+
+    python -m workflow.lib.retry results/embedded
+
+Snakemake takes a record that says "failed" for done: nothing tells it that memory or a device is free again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from workflow.lib.outcome import failures
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    folder = Path((arguments or sys.argv[1:])[0])
+    paths = failures(folder)
+    for path in paths:
+        path.unlink()
+        print(f"deleted {path}, to be measured again", file=sys.stderr)
+    if not paths:
+        print(f"no failed cell in {folder}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -19,7 +19,7 @@ from cast.experiments.prompts import Prompt, encode
 from cast.models import Pair
 
 WARM_UP_TOKENS = 16
-TRACED_TOKENS = 24
+TRACED_TOKENS = 16
 """A traced run's share of stages needs few rounds, and it takes time from the timed prompts."""
 
 

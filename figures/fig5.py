@@ -99,10 +99,11 @@ def _bars(axes, frame: pd.DataFrame, settings: list[str], label) -> None:
             linewidth=0, label=paper.DOMAIN_LABELS.get(domain, domain),
         )  # fmt: skip
         spread = rows[["gain_percent", "low_percent", "high_percent"]].to_numpy(dtype=float)
-        if np.isfinite(spread[:, 1:]).any():
-            below, above = spread[:, 0] - spread[:, 1], spread[:, 2] - spread[:, 0]
+        known = np.isfinite(spread).all(axis=1)  # too few prompts leave a bar without an interval
+        if known.any():
+            gain, low, high = spread[known].T
             axes.errorbar(
-                at, spread[:, 0], yerr=np.nan_to_num([below, above]).clip(0),
+                at[known], gain, yerr=np.clip([gain - low, high - gain], 0, None),
                 fmt="none", ecolor=style.INK, elinewidth=0.7, capsize=2, capthick=0.7,
             )  # fmt: skip
         for x, note in zip(at, rows["note"], strict=True):

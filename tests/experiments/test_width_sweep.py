@@ -44,10 +44,12 @@ def test_rows_are_valid_records(pair, prompts, as_records):
     assert set(zip(frame["method"], frame["budget"], strict=True)) == set(VARIANTS)
     assert (frame["departure"] == -1).all()
     assert frame["departure_gap"].isna().all()
-    assert (frame["new_tokens"] == 20).all()
+    timed, traced = frame[~frame["traced"]], frame[frame["traced"]]
+    assert (timed["new_tokens"] == 20).all()
+    assert (traced["new_tokens"] == width_sweep.TRACED_TOKENS).all()
     assert (frame["stop_reason"] == "length").all()
-    assert frame.groupby("prompt_id")["output_sha256"].nunique().eq(1).all()
-    plain = frame[frame["method"] == "autoregressive"]
+    assert timed.groupby("prompt_id")["output_sha256"].nunique().eq(1).all()
+    plain = timed[timed["method"] == "autoregressive"]
     assert (plain["rounds"] == 19).all()
     assert (plain["drafter_passes"] == 0).all()
     assert plain["first_draft_ms"].isna().all()

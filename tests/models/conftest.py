@@ -10,10 +10,6 @@ from safetensors.torch import load_file, save_file
 from cast import CastError, load_pair
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "embedded: needs the wheel of the embedded target")
-
-
 class Checkpoint:
     """A copy of a golden checkpoint, and ways to damage it."""
 

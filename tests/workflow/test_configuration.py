@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
 from jobs import composition, machine, schema
 from jobs.composition import CONF, ConfigurationError
@@ -144,8 +145,10 @@ def test_a_description_changes_no_digest():
 
 def test_a_setting_of_a_study_may_have_values_of_its_own(monkeypatch):
     monkeypatch.setattr("jobs.study.bf16_is_emulated", lambda: False)
+    own = OmegaConf.load(CONF / "study" / "embedded.yaml").experiments.width_sweep.by_setting
     limits = {job.setting: job.compose().time_limit_s for job in expand("embedded").of("width_sweep")}
-    assert limits == {"smollm2_bf16": 110, "smollm2_fp32": 170}
+    assert limits == {setting: values.overrides.time_limit_s for setting, values in own.items()}
+    assert len(set(limits.values())) == 2
 
 
 def test_a_record_of_another_configuration_counts_as_to_be_measured(tmp_path, monkeypatch):

@@ -39,7 +39,9 @@ def run(task: Task, *, experiment: str | None = None, config_name: str = "config
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us instead of Hydra's own printing
     if experiment and not any(text.startswith("experiment=") for text in sys.argv[1:]):
-        sys.argv.append(f"experiment={experiment}")
+        # Beside the first override: argparse takes overrides in one run, and flags may stand on either side of it.
+        overrides = (i for i, text in enumerate(sys.argv) if i and "=" in text and not text.startswith("-"))
+        sys.argv.insert(next(overrides, len(sys.argv)), f"experiment={experiment}")
     framed = hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(_framed(task))
     sys.exit(_exit_code(framed))
 

@@ -220,3 +220,4 @@ def write(output: Path, frame: pd.DataFrame, schema: Any, provenance: dict[str, 
 
     write_json(output.with_suffix(".json"), provenance)
     write_records(frame, output, schema)
+    print(f"records: {output}", flush=True)

@@ -77,6 +77,13 @@ def test_a_configuration_is_printed_without_running(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("arguments", [[*TINY, "--cfg", "job"], ["--cfg", "job", *TINY]])
+def test_flags_may_stand_on_either_side_of_the_overrides(arguments):
+    result = run("decode", *arguments)
+    assert result.returncode == 0, result.stderr
+    assert "name: width_sweep" in result.stdout
+
+
 def test_interrupted_then_continued(tmp_path):
     """Ctrl-C after the first prompt: one line, exit 130; the same command continues, and no pair mixes
     sessions."""

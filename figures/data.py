@@ -255,7 +255,14 @@ def _summaries(root: Path, cells: Path | None, decode, widths, inputs: list[Path
 
 
 def _read_summary(cells: Path) -> dict[str, pd.DataFrame]:
-    return {name: pd.read_parquet(path) for name, path in summary_paths(cells).items()}
+    try:
+        return {name: pd.read_parquet(path) for name, path in summary_paths(cells).items()}
+    except (OSError, ValueError) as error:  # pyarrow's errors derive from these
+        reason = " ".join(str(error).split())[:120]
+        raise CastError(
+            f"the summary beside {cells} is incomplete or damaged ({reason}); "
+            f"delete {cells.parent} and run the study, or python -m figures.summary, again"
+        ) from error
 
 
 def _schemas():
@@ -268,9 +275,15 @@ def _rows(paths: list[Path], schema) -> pd.DataFrame:
 
 def _json(path: Path) -> dict:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise CastError(f"{path} is not valid JSON ({error}); delete it and run the study again") from error
+    if not isinstance(content, dict):
+        raise CastError(f"{path} holds no JSON object; delete it and run the study again")
+    for key in ("width", "wall_s"):
+        if not isinstance(content.get(key), int | float | None):
+            raise CastError(f"{path}: {key} is {content[key]!r}, not a number; delete it and run the study again")
+    return content
 
 
 def _wall_seconds(root: Path) -> dict[tuple[str, str], float]:

@@ -18,7 +18,7 @@ from cast.errors import CastError
 from cast.experiments import device
 from cast.experiments.files import write_json
 from cast.experiments.prompts import load_prompts
-from jobs import composition, pairs
+from jobs import composition, measuring, pairs
 from jobs.entry import run
 from jobs.study import StudyJob, expand
 
@@ -54,6 +54,7 @@ def _check_job(job: StudyJob, config: DictConfig) -> None:
     missing = OmegaConf.missing_keys(config) - {"inputs.latency", "inputs.scores"}
     if missing:
         raise CastError(f"{job.label}: no value for {', '.join(sorted(missing))}; set it in conf/ or as an override")
+    measuring.check_values(config)
     device.check_threads(config.device.threads)
     # Prompt sets of the hub are read by their jobs: a check must not need the network.
     if config.domain is not None and (config.domain.source != "hub" or config.data.root):

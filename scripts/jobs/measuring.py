@@ -52,6 +52,41 @@ def require_domain(config: DictConfig) -> None:
         raise CastError(f"no domain given; add domain=<name>, one of {', '.join(options('domain'))}")
 
 
+SMALLEST = {
+    "budgets": 0,
+    "packed_tokens": 1,
+    "max_new_tokens": 1,
+    "temperature": 0,
+    "top_k": 1,
+    "repeats": 1,
+    "iterations": 1,
+    "warmups": 0,
+    "rounds": 1,
+    "masses": 1,
+    "prefix_tokens": 1,
+    "prompt_limit": 1,
+    "time_limit_s": 0,
+}
+"""Least value of a key, in whichever experiment has it."""
+
+
+def check_values(config: DictConfig) -> None:
+    """Refuse values that no pair could decode with, before a device is claimed or a model loaded.
+
+    Raises:
+        CastError: a value below its least, or an empty list of widths.
+    """
+    for key, least in SMALLEST.items():
+        value = config.get(key)
+        if value is None:
+            continue
+        values = list(value) if OmegaConf.is_list(value) else [value]
+        if not values:
+            raise CastError(f"{key} is empty; give at least one value")
+        if min(values) < least:
+            raise CastError(f"{key} must be {least} or more, not {min(values)}")
+
+
 def output_path(config: DictConfig, script: str, suffix: str = ".parquet") -> Path:
     """Where the record goes: ``out``, or a folder named by the overrides."""
     if config.out:
@@ -169,6 +204,7 @@ def measurement(config: DictConfig, output: Path, *, resumable: bool = True) -> 
         resumable: False for a measurement that means one moment of the machine, as a latency curve does;
             what an earlier session left is then thrown away.
     """
+    check_values(config)
     kind = device.resolve_kind(config.device.kind.value)
     device.check_threads(config.device.threads)
     digest = config_digest(config)

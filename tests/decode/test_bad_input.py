@@ -175,3 +175,13 @@ def test_a_method_that_drafts_without_a_drafter(pair):
     for method in ("dflash", "cast"):
         message, _ = refusal(pair.with_drafter(None), torch.arange(4), method)
         assert "drafter" in message
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"budget": 1.5}, {"budget": "7"}, {"budget": None}, {"max_new_tokens": 1.5}, {"temperature": float("inf")}],
+)
+def test_wrong_kinds_of_number_are_refused(golden_pair, wrong):
+    (name,) = wrong
+    with pytest.raises(cast.CastError, match=name):
+        cast.generate(golden_pair("dflash_tiny_qwen3"), torch.tensor([1, 2]), **{"max_new_tokens": 4, **wrong})

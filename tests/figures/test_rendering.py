@@ -19,6 +19,7 @@ from synthetic_records import (
     plausible_sweep,
 )
 
+from cast.errors import CastError
 from figures import data, summary
 
 FIGURES = ["fig2", "fig3", "fig5"]
@@ -204,3 +205,14 @@ def one_prompt_study(tmp_path_factory):
     rows = [row | {"setting": "tiny_qwen3"} for row in plausible_sweep("smollm2_bf16", "math", 1)]
     folder.sweep("tiny_qwen3", "math", [row | {"repeat_share": 0.9, "target": "tiny_qwen3"} for row in rows])
     return folder.root
+
+
+@pytest.mark.parametrize("damage", ["junk", None])
+def test_a_damaged_or_incomplete_summary_is_named(full_study, tmp_path, damage):
+    cells = tmp_path / "cells.parquet"
+    if damage:
+        cells.write_text(damage)
+    else:
+        data.load(full_study).cells.to_parquet(cells)
+    with pytest.raises(CastError, match="incomplete or damaged"):
+        data.load(full_study, cells=cells)

@@ -35,6 +35,9 @@ def run(script, *arguments, tmp_path=None, **options):
     ("script", "arguments", "message"),
     [
         ("decode", [*TINY, "seed=abc"], "error: Error merging override seed=abc; Value 'abc' of type 'str'"),
+        ("decode", [*TINY, "budgets=[15,-1]"], "error: budgets must be 0 or more, not -1"),
+        ("decode", [*TINY, "budgets=[]"], "error: budgets is empty; give at least one value"),
+        ("probe", ["setting=tiny_qwen3", "iterations=0"], "error: iterations must be 1 or more, not 0"),
         ("decode", [*TINY, "sed=1"], "error: unknown key 'sed'; did you mean 'seed'?"),
         (
             "decode",

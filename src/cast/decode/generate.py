@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -74,9 +76,10 @@ def generate(
         CastError: an argument out of range, an empty prompt, a sequence longer than the model allows, or
             NaN logits.
     """
+    _check_integers(budget=budget, max_new_tokens=max_new_tokens, seed=seed, top_k=top_k, block_size=block_size or 0)
     prompt = _check_prompt(pair.target, input_ids, max_new_tokens)
-    if not temperature >= 0:  # NaN included
-        raise CastError(f"temperature must be 0 or more, not {temperature}")
+    if not 0 <= temperature < math.inf:  # NaN refused as well
+        raise CastError(f"temperature must be a finite number from 0, not {temperature}")
     proposer = make_proposer(pair, method, budget=budget, top_k=top_k, block_size=block_size)
     if temperature == 0:
         selector = GreedySelector(logits_processor)
@@ -100,6 +103,14 @@ def generate(
         ms_per_token=run.decode_ms / len(run.tokens),
         run=run,
     )
+
+
+def _check_integers(**values: int) -> None:
+    for name, value in values.items():
+        try:
+            operator.index(value)
+        except TypeError:
+            raise CastError(f"{name} must be a whole number, not {value!r}") from None
 
 
 def _check_prompt(target: Target, input_ids: Tensor, max_new_tokens: int) -> Tensor:

@@ -12,6 +12,7 @@ count) with its rows. Killing the process at any moment loses at most the unit i
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import fcntl
 import io
@@ -96,7 +97,7 @@ class Partial:
 
     def __exit__(self, *exception: object) -> None:
         if self.units:
-            self._file.close()
+            self._close()
         else:
             self.discard()  # nothing to continue from
 
@@ -137,7 +138,12 @@ class Partial:
     def discard(self) -> None:
         """Remove the checkpoint: its rows are in the record now."""
         self.path.unlink(missing_ok=True)
-        self._file.close()
+        self._close()
+
+    def _close(self) -> None:
+        # A write that the disk refused has been reported with its path; closing would try it once more.
+        with contextlib.suppress(OSError):
+            self._file.close()
 
     def _take(self, note: Callable[[str], None]) -> None:
         earlier_digest, claim, units, end = self._read()

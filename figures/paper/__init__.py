@@ -44,6 +44,8 @@ _TARGETS = {
     "qwen3_4b": "Qwen3-4B",
     "llama31_8b": "LLaMA-3.1-8B",
     "qwen3_coder_30b_a3b": "Qwen3-Coder-30B-A3B",
+    "qwen36_27b": "Qwen3.6-27B",
+    "qwen36_35b_a3b": "Qwen3.6-35B-A3B",
 }
 
 

@@ -11,8 +11,9 @@ from cast.errors import CastError
 from figures import paper
 
 ROWS = {
-    "table1": 96, "table2": 8, "table5": 56, "table6": 54, "table7": 12,
-    "table8": 72, "table9": 12, "table12": 60, "table16": 113, "table17": 59,
+    "table1": 96, "table2": 8, "table3": 9, "table4": 24, "table5": 56, "table6": 54, "table7": 12,
+    "table8": 72, "table9": 12, "table10": 3, "table11": 28, "table12": 60, "table13": 25, "table14": 4,
+    "table15": 15, "table16": 113, "table17": 59,
 }  # fmt: skip
 THREE_DOMAIN_SETTINGS = ["blackwell-qwen3_8b", "blackwell-qwen3_4b", "a6000-qwen3_8b", "a6000-qwen3_4b"]
 H100 = ["h100_sxm-qwen3_8b", "h100_sxm-qwen3_4b"]
@@ -46,8 +47,8 @@ def test_files_say_whose_numbers_they_are():
 
 
 def test_a_table_that_is_not_transcribed_is_one_clear_line():
-    with pytest.raises(CastError, match="no paper numbers for 'table3'"):
-        paper.table("table3")
+    with pytest.raises(CastError, match="no paper numbers for 'table18'"):
+        paper.table("table18")
 
 
 def test_a_caller_cannot_change_the_numbers():
@@ -188,6 +189,70 @@ def test_tables_16_and_17_give_the_gains_of_table2(name, chain):
     gain = 100 * (speedup["cast", 127] / speedup["dflash", chain] - 1).mean()
     printed = paper.table("table2").set_index("setting").loc[paper.table(name)["setting"].iloc[0], "gain_percent"]
     assert abs(gain - printed) <= 0.4
+
+
+def test_table3_repeats_the_sampled_gains_of_table10():
+    sampled = paper.table("table3").query("temperature == 1").set_index("domain")
+    printed = paper.table("table10").set_index("domain")
+    columns = ["gain_percent", "low_percent", "high_percent"]
+    pd.testing.assert_frame_equal(sampled[columns], printed[columns])
+    for row in paper.table("table3").itertuples():
+        assert row.low_percent < row.gain_percent < row.high_percent
+    assert paper.table("table3").query("temperature == 0")["low_percent"].min() > 14
+
+
+def test_table10_gain_follows_from_its_times():
+    # The printed gain averages the seeds' gains, the times average the seeds' times.
+    for row in paper.table("table10").itertuples():
+        gain = 100 * (row.dflash_ms_per_token / row.cast_ms_per_token - 1)
+        assert abs(gain - row.gain_percent) <= 0.3, row
+
+
+def test_table4_repeats_the_speedups_of_table16():
+    printed = paper.table("table16").query("quantity == 'speedup'")
+    printed = printed.set_index(["method", "width", "domain"])["value"]
+    for row in paper.table("table4").itertuples():
+        width = row.width - 1 if row.method == "dflash" else row.width  # packed tokens in one, nodes in the other
+        assert printed[row.method, width, row.domain] == row.speedup, row
+
+
+def test_table11_gives_what_its_text_says():
+    latency = paper.table("table11").pivot(
+        index=["setting", "prefix_tokens"], columns="packed_tokens", values="latency_ms"
+    )
+    entry = (latency[2] - latency[1]).round(1)
+    assert entry["blackwell-qwen36_27b"].tolist() == [21.0, 21.2]
+    assert entry["blackwell-qwen36_35b_a3b"].tolist() == [22.4, 22.9]
+    flat = latency.loc["blackwell-qwen36_27b", 1000][[2, 16, 64, 128]]
+    assert flat.max() / flat.min() < 1.05
+
+
+def test_table13_gives_the_eagle3_rows_of_table1():
+    table = paper.table("table13")
+    plain = table[table["method"] == "autoregressive"].set_index("domain")["ms_per_token"]
+    printed = paper.table("table1").query("setting == 'h100_sxm-qwen3_8b' and temperature == 0 and method == 'eagle3'")
+    printed = printed.set_index(["width", "domain"])
+    for row in table[table["head"] == "tengyunw"].itertuples():
+        expected = printed.loc[row.width, row.domain]
+        assert overlap(ratio_interval(plain[row.domain], row.ms_per_token, 2), between(expected["speedup"], 2)), row
+        assert row.r == expected["r"], row
+
+
+def test_table14_gain_follows_from_its_speedups():
+    for row in paper.table("table14").itertuples():
+        low, high = ratio_interval(row.cast_speedup, row.dflash_speedup, 2)
+        assert overlap((100 * (low - 1), 100 * (high - 1)), between(row.gain_percent, 0)), row
+        assert row.oracle_gain_percent >= row.gain_percent
+
+
+def test_table15_seven_nodes_of_the_long_block_are_the_fastest_at_eight_packed_tokens():
+    table = paper.table("table15")
+    for domain, rows in table[table["packed_tokens"] == 8].groupby("domain"):
+        best = rows.loc[rows["ms_per_token"].idxmin()]
+        assert (best["method"], best["width"], best["block_size"]) == ("cast", 7, 16), domain
+    chain = paper.table("table12").query("setting == 'h100_sxm-qwen3_8b' and method == 'dflash'").set_index("domain")
+    for row in table.query("method == 'dflash' and block_size == 16").itertuples():
+        assert row.r == chain.loc[row.domain, "r"]
 
 
 def test_names_of_settings():

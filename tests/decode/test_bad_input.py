@@ -179,7 +179,7 @@ def test_a_method_that_drafts_without_a_drafter(pair):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"budget": 1.5}, {"budget": "7"}, {"budget": None}, {"max_new_tokens": 1.5}, {"temperature": float("inf")}],
+    [{"budget": 1.5}, {"budget": "7"}, {"top_k": 2.5}, {"max_new_tokens": 1.5}, {"temperature": float("inf")}],
 )
 def test_wrong_kinds_of_number_are_refused(golden_pair, wrong):
     (name,) = wrong

@@ -86,9 +86,9 @@ def test_tree_trace(golden, golden_pair, pair_name, budget, monkeypatch):
     """Outputs, acceptance lengths, every round's tree and every accepted path, at DDTree's rank cap min(N, V)."""
     trace, prompts = read(golden, pair_name, "ddtree_trace.json"), read(golden, pair_name, "prompts.json")
     trees, commits = [], []
-    build, commit = cast.decode.proposers.best_first_tree_from_topk, KVCache.commit
+    build, commit = cast.decode.proposers.block.best_first_tree_from_topk, KVCache.commit
     monkeypatch.setattr(
-        cast.decode.proposers, "best_first_tree_from_topk", lambda *a: trees.append(build(*a)) or trees[-1]
+        cast.decode.proposers.block, "best_first_tree_from_topk", lambda *a: trees.append(build(*a)) or trees[-1]
     )
     monkeypatch.setattr(
         KVCache, "commit", lambda self, rows: (isinstance(rows, list) and commits.append(rows)) or commit(self, rows)

@@ -2,6 +2,6 @@
 
 from cast.decode.generate import Generation, generate
 from cast.decode.loop import decode
-from cast.decode.proposers import METHODS, make_proposer
+from cast.decode.proposers import METHODS, Proposer, make_proposer, register
 
-__all__ = ["METHODS", "Generation", "decode", "generate", "make_proposer"]
+__all__ = ["METHODS", "Generation", "Proposer", "decode", "generate", "make_proposer", "register"]

@@ -43,16 +43,17 @@ def generate(
     pair: Pair,
     input_ids: Tensor,
     method: str = "cast",
-    budget: int = 63,
+    budget: int | None = None,
     max_new_tokens: int = 256,
     temperature: float = 0.0,
     seed: int = 0,
-    top_k: int = 8,
+    top_k: int | None = None,
     block_size: int | None = None,
     stop_token_ids: Collection[int] | None = None,
     logits_processor: LogitsProcessor | None = None,
     on_tokens: Callable[[list[int]], None] | None = None,
     traced: bool = False,
+    **options,
 ) -> Generation:
     """Generate with one of the methods. In fp32 all of them emit the same greedy tokens.
 
@@ -60,27 +61,29 @@ def generate(
         pair: a loaded target, with a drafter unless `method` is "autoregressive".
         input_ids: int [T] or [1, T], the prompt.
         method: "autoregressive", "dflash" (top-1 chain) or "cast" (best-first tree).
-        budget: nodes N of the cast tree.
+        budget: nodes N of a tree; the method's own default (63 for cast) when None.
         max_new_tokens: at least 1.
         temperature: 0 decodes greedily; above 0 samples, and the output keeps the target's law.
         seed: of the sampler.
-        top_k: tokens of each position that the cast tree may use.
+        top_k: tokens of each position that a tree may use; the method's own default (8 for cast) when None.
         block_size: draft a shorter block than the head's own.
         stop_token_ids: None takes the model's own, [] none.
         logits_processor: as in transformers, (input_ids [1, T], logits [1, V]) to logits [1, V]; applied
             after the temperature.
         on_tokens: called with the new tokens (list of int) of each round.
         traced: record time by stage in `run.trace_ms`; the run is slower for it.
+        options: of that method alone, as its proposer takes them (`cast.decode.proposers`).
 
     Raises:
         CastError: an argument out of range, an empty prompt, a sequence longer than the model allows, or
             NaN logits.
     """
-    _check_integers(budget=budget, max_new_tokens=max_new_tokens, seed=seed, top_k=top_k, block_size=block_size or 0)
+    _check_integers(max_new_tokens=max_new_tokens, seed=seed)
+    _check_integers(budget=budget or 0, top_k=top_k or 0, block_size=block_size or 0)
     prompt = _check_prompt(pair.target, input_ids, max_new_tokens)
     if not 0 <= temperature < math.inf:  # NaN refused as well
         raise CastError(f"temperature must be a finite number from 0, not {temperature}")
-    proposer = make_proposer(pair, method, budget=budget, top_k=top_k, block_size=block_size)
+    proposer = make_proposer(pair, method, budget=budget, top_k=top_k, block_size=block_size, **options)
     if temperature == 0:
         selector = GreedySelector(logits_processor)
     else:

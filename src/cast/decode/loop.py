@@ -101,6 +101,7 @@ def decode(
     features = torch.cat(output.taps, dim=-1) if output.taps else None
     del output
     done = emit([next_root])
+    proposer.observe([*prompt_ids, next_root])
     root = torch.tensor([next_root], device=device)
     run.prefill_ms = now_ms(device) - started
     if done:
@@ -125,6 +126,7 @@ def decode(
             run.committed.append(round_.committed)
             if emit([*round_.accepted, round_.next_root]):
                 break
+            proposer.observe([*round_.accepted, round_.next_root])
             root = torch.tensor([round_.next_root], device=device)
             features = _rows(output.taps, round_.rows) if output.taps else None
             tree = proposer.propose(features, root, trace)

@@ -19,11 +19,12 @@ import pandera.pandas as pa
 from cast.errors import CastError
 from cast.experiments.files import atomic_write
 
-METHODS = ("autoregressive", "dflash", "cast")
+METHODS = ("autoregressive", "dflash", "cast", "eagle3", "dart", "ngram")
 ENGINES = ("eager",)
 STATUSES = ("measured", "failed")
 STOP_REASONS = ("stop", "length")
 COMPONENTS = ("target_forward", "draft")
+EXAMPLE_KINDS = ("root", "candidate", "chain", "tree", "target")
 
 # "Int64" and "boolean" hold missing values and refuse to round 1.5 or to read None as True.
 _INT, _FLOAT, _BOOL, _TEXT = "Int64", "float64", "boolean", "string"
@@ -224,6 +225,28 @@ SCORES = _schema(
     },
     unique=["experiment", "setting", "drafter", "domain", "rank"],
     checks=_follows_status(measured=["mass", "rounds"]),
+)
+
+EXAMPLE = _schema(
+    "example",
+    {
+        "prompt_id": _column(_TEXT),
+        "round": _measured(_INT, _at_least_0),
+        "budget": _column(_INT, _at_least_0),
+        "kind": _column(_TEXT, pa.Check.isin(EXAMPLE_KINDS)),
+        "depth": _column(_INT, _at_least_0),
+        "token_id": _measured(_INT, _at_least_0),
+        "token": _measured(_TEXT),
+        "rank": _measured(_INT, _at_least_1),  # of a candidate at its position
+        "node": _measured(_INT, _at_least_0),
+        "parent": _measured(_INT, pa.Check.ge(-1)),
+        "log_probability": _measured(_FLOAT, pa.Check.le(1e-6)),  # a candidate's own; a tree node's mass
+        "accepted": _measured(_BOOL),
+    },
+    unique=["experiment", "setting", "drafter", "domain", "kind", "depth", "rank", "node"],
+    checks=_follows_status(
+        measured=["round", "token_id", "token"], optional=["rank", "node", "parent", "log_probability", "accepted"]
+    ),
 )
 
 

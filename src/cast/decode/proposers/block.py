@@ -1,56 +1,21 @@
-"""Proposers: what each method asks the target to verify. The loop is the same for all of them."""
+"""Methods that draft a whole block with one DFlash pass."""
 
 from __future__ import annotations
-
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from cast.decode.proposers.base import Proposer
 from cast.decode.timer import Trace
 from cast.errors import CastError
 from cast.models import Pair
 from cast.trees import CandidateTree, best_first_tree_from_topk, chain_tree, top_candidates
 
 
-class Proposer(ABC):
-    """Turns the state of a round into a candidate tree. One instance serves one generation."""
-
-    taps: Sequence[int] = ()
-    """Target layers whose hidden states `propose` wants for every committed position."""
-
-    lookahead: int = 1
-    """Cache entries needed beyond the committed sequence: the largest pack or block."""
-
-    passes: int = 0
-    """Drafter passes so far."""
-
-    def start(self, capacity: int) -> None:  # noqa: B027 (optional: plain decoding allocates nothing)
-        """Allocate for a sequence of `capacity` entries, lookahead included."""
-
-    @abstractmethod
-    def propose(self, features: Tensor | None, root: Tensor, trace: Trace | None = None) -> CandidateTree | None:
-        """The tree to verify next.
-
-        Args:
-            features: [c, taps * H], of the positions committed since the last call; None without taps.
-            root: int64 [1], the pending root.
-            trace: charge the drafter's forward to its stage "draft".
-        """
-
-
-class Autoregressive(Proposer):
-    """The tree of zero nodes: plain decoding."""
-
-    def propose(self, features, root, trace=None) -> None:
-        return None
-
-
 class _BlockProposer(Proposer):
     """Shared by the methods that draft with one DFlash pass."""
 
-    def __init__(self, pair: Pair, block_size: int | None):
+    def __init__(self, pair: Pair, block_size: int | None = None):
         if pair.drafter is None:
             raise CastError("this method needs a drafter: load_pair(target, drafter) or pair.with_drafter(drafter)")
         own = pair.drafter.block_size
@@ -89,7 +54,7 @@ class DFlashChain(_BlockProposer):
 class CastTree(_BlockProposer):
     """The best-first tree of `budget` nodes over the top `top_k` tokens of each position."""
 
-    def __init__(self, pair: Pair, budget: int, top_k: int, block_size: int | None):
+    def __init__(self, pair: Pair, budget: int = 63, top_k: int = 8, block_size: int | None = None):
         super().__init__(pair, block_size)
         if budget < 0:
             raise CastError(f"budget must be 0 or more, not {budget}")
@@ -106,23 +71,3 @@ class CastTree(_BlockProposer):
 def top_log_probs(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     """Top-K log-probabilities of the full softmax (not renormalised over the K), fp32 [L, K], and token ids."""
     return top_candidates(logits, top_k, logits.float().logsumexp(dim=-1, keepdim=True))
-
-
-METHODS = ("autoregressive", "dflash", "cast")
-
-
-def make_proposer(
-    pair: Pair, method: str, *, budget: int = 63, top_k: int = 8, block_size: int | None = None
-) -> Proposer:
-    """The proposer of a method.
-
-    Raises:
-        CastError: unknown method, no drafter where one is needed, or a setting out of range.
-    """
-    if method == "autoregressive":
-        return Autoregressive()
-    if method == "dflash":
-        return DFlashChain(pair, block_size)
-    if method == "cast":
-        return CastTree(pair, budget, top_k, block_size)
-    raise CastError(f"unknown method {method!r}; methods: {', '.join(METHODS)}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import json
 from pathlib import Path
 
@@ -39,6 +40,8 @@ def prompt_digest(config: DictConfig) -> str:
         return ""
     if domain.source == "package":
         return domain.sha256 or ""  # the job refuses a file with another one
+    if domain.source == "pydoc":
+        return file_digest(importlib.util.find_spec("pydoc_data.topics").origin)
     path = domain.path if domain.source == "file" else None
     if domain.source == "hub" and config.data.root and domain.file:
         path = str(Path(config.data.root).expanduser() / domain.file)

@@ -10,12 +10,16 @@ A domain names a source and what to read there:
 ``source: hub``
     ``<data_root>/<file>`` where a data root is given (JSON lines again), else split ``split`` of the Hugging
     Face dataset ``hub_id`` (``config`` where it has several), through the optional package ``datasets``.
+``source: pydoc``
+    Python's own help topics, joined in their order and parted again into texts of some ``characters`` each, at
+    the end of a paragraph. The text follows the Python version.
 
 Keys of every domain: ``name``; ``field``, which holds the text or a list of turns, of which the first is
 taken (``hub_field`` where the hub's column has another name); ``template``, with ``{text}`` where the prompt
 goes and every other character literal; ``key``, the field of a file that identifies the prompt (default
 ``id``), and ``hub_key``, the same for the hub, whose rows are counted from 0 when it is absent. An id without
-a slash gets the domain's name in front.
+a slash gets the domain's name in front. With ``cut_tokens`` only that many tokens of a longer text, by the
+target's own tokenizer, enter the template.
 """
 
 from __future__ import annotations
@@ -38,12 +42,30 @@ TEXT_SLOT = "{text}"
 
 
 @dataclass(frozen=True)
+class Cut:
+    """What `encode` needs to shorten a prompt: its text, the template around it, and the tokens to keep."""
+
+    text: str
+    template: str
+    tokens: int
+
+    def filled(self, tokenizer: Any) -> str:
+        """The template around the text's first tokens; a character that the cut splits is left out."""
+        ids = tokenizer(self.text, add_special_tokens=False)["input_ids"]
+        text = self.text
+        if len(ids) > self.tokens:
+            text = tokenizer.decode(ids[: self.tokens], clean_up_tokenization_spaces=False).rstrip("\ufffd")
+        return self.template.replace(TEXT_SLOT, text)
+
+
+@dataclass(frozen=True)
 class Prompt:
-    """One user turn: ``text`` is the benchmark's text inside its domain's template."""
+    """One user turn: ``text`` is the benchmark's text inside its domain's template, ``cut`` where it is shortened."""
 
     id: str
     text: str
     domain: str
+    cut: Cut | None = None
 
 
 def load_prompts(
@@ -65,6 +87,7 @@ def load_prompts(
         raise CastError(f"the template of domain {name} has no {TEXT_SLOT}; put it where the prompt's text goes")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise CastError(f"the number of prompts of domain {name} is {limit!r}; it must be a whole number above 0")
+    kept = settings.get("cut_tokens")
 
     prompts: dict[str, Prompt] = {}
     for where, identifier, value in _records(settings, data_root):
@@ -72,7 +95,8 @@ def load_prompts(
         if prompt_id in prompts:
             raise CastError(f"{where}: the id {prompt_id} appears a second time; ids must be unique within a set")
         text = _checked_text(value, where)
-        prompts[prompt_id] = Prompt(id=prompt_id, text=template.replace(TEXT_SLOT, text), domain=name)
+        cut = None if kept is None else Cut(text, template, kept)
+        prompts[prompt_id] = Prompt(id=prompt_id, text=template.replace(TEXT_SLOT, text), domain=name, cut=cut)
     if not prompts:
         raise CastError(f"domain {name} holds no prompts in {_origin(settings, data_root)}; at least one is needed")
     return list(prompts.values())[:limit]
@@ -88,16 +112,17 @@ def encode(tokenizer: Any, prompt: Prompt, *, max_tokens: int | None = None) -> 
     """
     import torch
 
+    text = prompt.text if prompt.cut is None else prompt.cut.filled(tokenizer)
     if getattr(tokenizer, "chat_template", None):
         ids = tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt.text}],
+            [{"role": "user", "content": text}],
             add_generation_prompt=True,
             tokenize=True,
             return_dict=False,
             enable_thinking=False,
         )
     else:
-        ids = tokenizer(prompt.text)["input_ids"]
+        ids = tokenizer(text)["input_ids"]
     if len(ids) == 0:
         raise CastError(f"prompt {prompt.id} has no tokens; a prompt needs at least one")
     if max_tokens is not None and len(ids) > max_tokens:
@@ -128,7 +153,9 @@ def _origin(settings: Mapping[str, Any], data_root: str | Path | None) -> str:
         if data_root is not None:
             return str(Path(data_root).expanduser() / _setting(settings, "file"))
         return f"the hub's {_setting(settings, 'hub_id')}"
-    raise CastError(f"source of domain {settings['name']} is {source!r}; it must be file, package or hub")
+    if source == "pydoc":
+        return "Python's help topics"
+    raise CastError(f"source of domain {settings['name']} is {source!r}; it must be file, package, hub or pydoc")
 
 
 def _records(settings: Mapping[str, Any], data_root: str | Path | None) -> Iterator[tuple[str, Any, Any]]:
@@ -136,6 +163,10 @@ def _records(settings: Mapping[str, Any], data_root: str | Path | None) -> Itera
     origin = _origin(settings, data_root)
     source = settings["source"]
     field = _setting(settings, "field")
+    if source == "pydoc":
+        for number, text in enumerate(_help_texts(settings["characters"])):
+            yield f"{origin}, text {number}", f"{number:03d}", text
+        return
     if source == "hub" and data_root is None:
         field = settings.get("hub_field", field)
         key = settings.get("hub_key")
@@ -181,6 +212,21 @@ def _package_bytes(settings: Mapping[str, Any], origin: str) -> bytes:
     if digest != expected:
         raise CastError(f"{origin} has SHA-256 {digest}, not {expected}; reinstall it: {install}")
     return gzip.decompress(content) if path.suffix == ".gz" else content
+
+
+def _help_texts(characters: int) -> Iterator[str]:
+    """Texts of at least ``characters`` characters; the rest that is shorter is dropped."""
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        raise CastError("this Python comes without its help topics (pydoc_data); use another domain") from error
+    length, paragraphs = 0, []
+    for paragraph in "\n".join(topics[name] for name in sorted(topics)).split("\n\n"):
+        paragraphs.append(paragraph)
+        length += len(paragraph) + 2
+        if length >= characters:
+            yield "\n\n".join(paragraphs)
+            length, paragraphs = 0, []
 
 
 def _hub_rows(settings: Mapping[str, Any]) -> Iterable[Any]:

@@ -8,7 +8,7 @@ its own cache classes.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,17 +16,24 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cast.errors import CastError
+from cast.models.experts import Experts
 from cast.models.kv_cache import KVCache
-from cast.models.layers import RotaryTable, attend, linear, pack, rotate
+from cast.models.layers import RotaryTable, attend, dense, linear, pack, rotate
 
-FAMILIES = ("llama", "qwen3")
+FAMILIES = ("llama", "qwen3", "qwen3_moe")
+HYBRIDS = ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text")
+"""Families with recurrent layers, whose state cannot follow the branches of a tree; see `cast.models.hybrid`."""
+
+Attention = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""(layer, query [n, heads, D], key [n, kv_heads, D], value [n, kv_heads, D]) to [n, heads * D]."""
 
 
 @dataclass
 class DecoderLayer:
     """Weights of one layer, with query, key and value and gate and up projections fused.
 
-    The projections (`qkv`, `out`, `gate_up`, `down`) are packed, see `cast.models.layers.pack`.
+    The projections (`qkv`, `out`, `gate_up`, `down`) are packed, see `cast.models.layers.pack`. A layer has
+    either `gate_up` and `down` or `experts`.
     """
 
     input_norm: Tensor
@@ -37,10 +44,11 @@ class DecoderLayer:
     out: Tensor
     out_bias: Tensor | None
     mlp_norm: Tensor
-    gate_up: Tensor
-    gate_up_bias: Tensor | None
-    down: Tensor
-    down_bias: Tensor | None
+    gate_up: Tensor | None = None
+    gate_up_bias: Tensor | None = None
+    down: Tensor | None = None
+    down_bias: Tensor | None = None
+    experts: Experts | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,7 @@ class TargetOutput:
 
 
 class Target:
-    """A causal decoder of the Llama or Qwen3 family (grouped-query attention, RMSNorm, SwiGLU, RoPE).
+    """A causal decoder of the Llama or Qwen3 families (grouped-query attention, RMSNorm, SwiGLU or experts, RoPE).
 
     Attributes:
         config: the transformers configuration.
@@ -65,7 +73,8 @@ class Target:
         """Take over the weights of a loaded transformers model.
 
         Args:
-            model: `LlamaForCausalLM` or `Qwen3ForCausalLM`, in evaluation mode on its final device.
+            model: `LlamaForCausalLM`, `Qwen3ForCausalLM` or `Qwen3MoeForCausalLM`, in evaluation mode on its
+                final device.
 
         Raises:
             CastError: another model family or an attention variant this forward does not cover.
@@ -84,7 +93,7 @@ class Target:
         self.vocab_size = self.embedding.shape[0]
         self.lm_head = pack(model.get_output_embeddings().weight.detach())
         self.final_norm = model.model.norm.weight.detach()
-        self.decoder_layers = [_fuse(layer) for layer in model.model.layers]
+        self.decoder_layers = [_fuse(layer, config) for layer in model.model.layers]
         self._rotary = model.model.rotary_emb
         self._rotary_table: RotaryTable | None = None
         self.stop_token_ids = _stop_token_ids(model)
@@ -148,13 +157,38 @@ class Target:
             taps: ascending layer indices whose output hidden states are returned.
             last_logits_only: logits of the last row only, for a prefill.
         """
-        hidden = self.embed(token_ids)
-        cos_sin = cache.rotary.at(positions)
         if mask is not None:
             mask = mask.repeat(self.heads // self.kv_heads, 1)
+
+        def behind_prefix(index: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return attend(query, *cache.write(index, key, value), mask, causal)
+
+        return self.run_layers(
+            token_ids, cache.rotary.at(positions), behind_prefix, taps=taps, last_logits_only=last_logits_only
+        )
+
+    @torch.inference_mode()
+    def run_layers(
+        self,
+        token_ids: Tensor,
+        cos_sin: tuple[Tensor, Tensor],
+        attention: Attention,
+        *,
+        taps: Sequence[int] = (),
+        last_logits_only: bool = False,
+    ) -> TargetOutput:
+        """The pass itself, with the caller's attention: what the tokens see is decided there and nowhere else.
+
+        Args:
+            token_ids: int64 [n].
+            cos_sin: rotary phases of each token, see `RotaryTable.at`.
+            attention: called once for each layer, in order.
+            taps, last_logits_only: as for `forward`.
+        """
+        hidden = self.embed(token_ids)
         tapped = []
         for index, layer in enumerate(self.decoder_layers):
-            hidden = hidden + self._attention(layer, index, hidden, cos_sin, cache, mask, causal)
+            hidden = hidden + self._attention(layer, index, hidden, cos_sin, attention)
             hidden = hidden + self._mlp(layer, hidden)
             if index in taps:
                 tapped.append(hidden)
@@ -165,7 +199,7 @@ class Target:
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, weight.shape, weight, self.eps)
 
-    def _attention(self, layer, index, hidden, cos_sin, cache, mask, causal) -> Tensor:
+    def _attention(self, layer, index, hidden, cos_sin, attention) -> Tensor:
         n = hidden.shape[0]
         qkv = linear(self._norm(hidden, layer.input_norm), layer.qkv, layer.qkv_bias)
         qkv = qkv.view(n, self.heads + 2 * self.kv_heads, self.head_dim)
@@ -175,11 +209,14 @@ class Target:
         else:
             query = rotate(self._norm(qkv[:, : self.heads], layer.query_norm), cos_sin)
             key = rotate(self._norm(qkv[:, self.heads : self.heads + self.kv_heads], layer.key_norm), cos_sin)
-        keys, values = cache.write(index, key, qkv[:, self.heads + self.kv_heads :])
-        return linear(attend(query, keys, values, mask, causal), layer.out, layer.out_bias)
+        attended = attention(index, query, key, qkv[:, self.heads + self.kv_heads :])
+        return linear(attended, layer.out, layer.out_bias)
 
     def _mlp(self, layer, hidden) -> Tensor:
-        gate, up = linear(self._norm(hidden, layer.mlp_norm), layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
+        hidden = self._norm(hidden, layer.mlp_norm)
+        if layer.experts is not None:
+            return layer.experts(hidden)
+        gate, up = linear(hidden, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
         return linear(F.silu(gate) * up, layer.down, layer.down_bias)
 
 
@@ -189,6 +226,11 @@ def check_family(config) -> None:
     Raises:
         CastError: naming the model type or the variant.
     """
+    if config.model_type in HYBRIDS:
+        raise CastError(
+            f"target of type {config.model_type!r} is a hybrid: its gated delta-rule layers cannot follow the branches "
+            "of a tree, so it is probed (experiment=hybrid_probe) but not decoded"
+        )
     if config.model_type not in FAMILIES:
         raise CastError(f"target of type {config.model_type!r} is not supported; supported: {', '.join(FAMILIES)}")
     if getattr(config, "quantization_config", None):
@@ -202,16 +244,15 @@ def check_family(config) -> None:
         raise CastError(f"target with {rope['rope_type']} RoPE is not supported: its phases depend on the length")
 
 
-def _converted(weight: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    if weight is None:
-        return None
-    return pack(weight.to_dense().to(dtype)) if weight.is_mkldnn else weight.to(dtype)
+def _converted(weight: Tensor | Experts | None, dtype: torch.dtype) -> Tensor | Experts | None:
+    if isinstance(weight, Tensor) and weight.is_mkldnn:
+        return pack(dense(weight).to(dtype))
+    return None if weight is None else weight.to(dtype)
 
 
-def _fuse(layer) -> DecoderLayer:
-    attention, mlp = layer.self_attn, layer.mlp
+def _fuse(layer, config) -> DecoderLayer:
+    attention = layer.self_attn
     qkv = (attention.q_proj, attention.k_proj, attention.v_proj)
-    gate_up = (mlp.gate_proj, mlp.up_proj)
     query_norm, key_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
     return DecoderLayer(
         input_norm=layer.input_layernorm.weight.detach(),
@@ -222,11 +263,20 @@ def _fuse(layer) -> DecoderLayer:
         out=pack(attention.o_proj.weight.detach()),
         out_bias=_concatenate([attention.o_proj.bias]),
         mlp_norm=layer.post_attention_layernorm.weight.detach(),
-        gate_up=pack(_concatenate(projection.weight for projection in gate_up)),
-        gate_up_bias=_concatenate(projection.bias for projection in gate_up),
-        down=pack(mlp.down_proj.weight.detach()),
-        down_bias=_concatenate([mlp.down_proj.bias]),
+        **_feed_forward(layer.mlp, config),
     )
+
+
+def _feed_forward(mlp, config) -> dict:
+    if hasattr(mlp, "experts"):
+        return {"experts": Experts.of(mlp, config)}
+    gate_up = (mlp.gate_proj, mlp.up_proj)
+    return {
+        "gate_up": pack(_concatenate(projection.weight for projection in gate_up)),
+        "gate_up_bias": _concatenate(projection.bias for projection in gate_up),
+        "down": pack(mlp.down_proj.weight.detach()),
+        "down_bias": _concatenate([mlp.down_proj.bias]),
+    }
 
 
 def _concatenate(parts) -> Tensor | None:

@@ -2,10 +2,21 @@
 
 import pytest
 import torch
-from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    Qwen3_5Config,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
 from cast.errors import CastError
 from cast.models import Target
+from cast.models.experts import Experts
 from cast.models.target import check_family
 
 SIZES = {
@@ -28,6 +39,16 @@ LLAMA3 = {
 YARN = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 64}
 LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
 PLAIN = {"rope_type": "default", "rope_theta": 77.0}
+CLOSE = {"atol": 1e-5, "rtol": 1e-5}
+MOE = {
+    "head_dim": 12,
+    "num_experts": 7,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 20,
+    "norm_topk_prob": False,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
 VARIATIONS = {
     "llama": (LlamaConfig, {}),
     "llama-tied": (LlamaConfig, {"tie_word_embeddings": True}),
@@ -43,13 +64,20 @@ VARIATIONS = {
     "qwen3-bias": (Qwen3Config, {"head_dim": 12, "attention_bias": True}),
     "qwen3-head-dim": (Qwen3Config, {"head_dim": 32}),
     "qwen3-yarn": (Qwen3Config, {"head_dim": 16, "rope_parameters": YARN}),
+    "moe": (Qwen3MoeConfig, MOE),
+    "moe-normalised": (Qwen3MoeConfig, MOE | {"norm_topk_prob": True}),
+    "moe-one-expert": (Qwen3MoeConfig, MOE | {"num_experts_per_tok": 1}),
+    "moe-all-experts": (Qwen3MoeConfig, MOE | {"num_experts_per_tok": 7}),
+    "moe-every-second-layer": (Qwen3MoeConfig, MOE | {"decoder_sparse_step": 2}),
+    "moe-dense-layers": (Qwen3MoeConfig, MOE | {"mlp_only_layers": [0, 2]}),
+    "moe-tied-bias": (Qwen3MoeConfig, MOE | {"tie_word_embeddings": True, "attention_bias": True}),
 }
 
 
 def random_model(family, changes):
     torch.manual_seed(0)
     config = family(**{**SIZES, **changes})
-    model = {LlamaConfig: LlamaForCausalLM, Qwen3Config: Qwen3ForCausalLM}[family](config).eval()
+    model = AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():  # norms and biases start at 1 and 0, which would hide them
             parameter.add_(torch.randn_like(parameter) * 0.1)
@@ -65,20 +93,20 @@ def test_logits_and_hidden_states_equal_transformers(name):
     stock = model(tokens[None], output_hidden_states=True, use_cache=False)
 
     whole = target.forward(tokens, torch.arange(90), target.new_cache(90), causal=True, taps=(0, 1))
-    torch.testing.assert_close(whole.logits, stock.logits[0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(whole.logits, stock.logits[0], **CLOSE)
     for layer, hidden in enumerate(whole.taps):
-        torch.testing.assert_close(hidden, stock.hidden_states[layer + 1][0], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(hidden, stock.hidden_states[layer + 1][0], **CLOSE)
 
     # The same through the cache: a prefill, then one token at a time.
     cache = target.new_cache(90)
     last = target.forward(tokens[:80], torch.arange(80), cache, causal=True, last_logits_only=True)
     assert last.logits.shape == (1, SIZES["vocab_size"])
-    torch.testing.assert_close(last.logits[0], stock.logits[0, 79], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(last.logits[0], stock.logits[0, 79], **CLOSE)
     cache.commit(80)
     for position in range(80, 90):
         out = target.forward(tokens[position : position + 1], torch.tensor([position]), cache)
         cache.commit(1)
-        torch.testing.assert_close(out.logits[0], stock.logits[0, position], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(out.logits[0], stock.logits[0, position], **CLOSE)
 
 
 def test_sizes_are_read_from_the_model():
@@ -116,13 +144,58 @@ def test_a_copy_in_another_dtype_leaves_the_original_alone():
         LlamaConfig(**SIZES, hidden_act="gelu"),
         Qwen3Config(**SIZES, use_sliding_window=True, sliding_window=16, max_window_layers=1),
         LlamaConfig(**SIZES, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
+        Qwen3MoeConfig(**SIZES, use_sliding_window=True, sliding_window=16),
     ],
-    ids=["gpt2", "gelu", "sliding-window", "dynamic-rope"],
+    ids=["gpt2", "gelu", "sliding-window", "dynamic-rope", "moe-sliding-window"],
 )
 def test_unsupported_families_are_one_line(config):
     with pytest.raises(CastError, match="not supported") as error:
         check_family(config)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("config", [Qwen3_5Config(), Qwen3_5TextConfig(), Qwen3_5MoeTextConfig()])
+def test_hybrids_are_sent_to_the_probe(config):
+    with pytest.raises(CastError, match="hybrid_probe") as error:
+        check_family(config)
+    assert "\n" not in str(error.value)
+
+
+def test_experts_in_separate_modules_are_the_same_layer():
+    """The layout of older transformers releases."""
+    model = random_model(*VARIATIONS["moe-normalised"])
+    block, config = model.model.layers[0].mlp, model.config
+    separate = nn.ModuleList()
+    for gate_up, down in zip(block.experts.gate_up_proj, block.experts.down_proj, strict=True):
+        parts = {"gate_proj": gate_up[:20], "up_proj": gate_up[20:], "down_proj": down}
+        expert = nn.Module()
+        for name, weight in parts.items():
+            linear = nn.Linear(*weight.T.shape, bias=False)
+            linear.weight = nn.Parameter(weight.detach())
+            expert.add_module(name, linear)
+        separate.append(expert)
+    older = nn.Module()
+    older.gate, older.experts = block.gate, separate
+    x = torch.randn(33, 48, generator=torch.Generator().manual_seed(3))
+    assert torch.equal(Experts.of(older, config)(x), Experts.of(block, config)(x))
+
+
+def test_only_experts_that_received_tokens_are_run(monkeypatch):
+    experts = Experts.of(random_model(*VARIATIONS["moe"]).model.layers[0].mlp, Qwen3MoeConfig(**(SIZES | MOE)))
+    run, one = [], Experts._one
+    monkeypatch.setattr(Experts, "_one", lambda self, index, x: run.append((index, len(x))) or one(self, index, x))
+    x = torch.randn(1, 48, generator=torch.Generator().manual_seed(0))
+    chosen = (x @ experts.router.T)[0].topk(3).indices.sort().values
+    experts(x)
+    assert run == [(int(index), 1) for index in chosen]
+
+
+def test_a_tokens_experts_do_not_depend_on_its_pack():
+    experts = Experts.of(random_model(*VARIATIONS["moe"]).model.layers[0].mlp, Qwen3MoeConfig(**(SIZES | MOE)))
+    experts = experts.to(torch.float64)
+    x = torch.randn(40, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    alone = torch.cat([experts(row[None]) for row in x])
+    torch.testing.assert_close(experts(x), alone, atol=1e-12, rtol=1e-12)
 
 
 def test_rotary_positions_grow_with_the_longest_cache():
@@ -134,4 +207,4 @@ def test_rotary_positions_grow_with_the_longest_cache():
     target.new_cache(2)  # a shorter generation must not take positions away from a longer one
     out = target.forward(tokens, tokens, cache, causal=True)
     with torch.no_grad():
-        torch.testing.assert_close(out.logits, model(tokens[None]).logits[0], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(out.logits, model(tokens[None]).logits[0], **CLOSE)

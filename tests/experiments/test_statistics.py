@@ -1,5 +1,4 @@
 import math
-import time
 
 import numpy as np
 import pandas as pd
@@ -7,8 +6,9 @@ import pytest
 from test_records import decode_row, failed_row
 
 from cast.errors import CastError
+from cast.experiments.bootstrap import MIN_PROMPTS
 from cast.experiments.records import DECODE
-from cast.experiments.statistics import MIN_PROMPTS, bootstrap_interval, cell_summary, setting_summary, width_gap
+from cast.experiments.statistics import cell_summary, repeat_summary, seed_summary, setting_summary, width_gap
 
 
 def run(method, budget, prompt, ms_per_token, **changes):
@@ -233,45 +233,54 @@ def test_a_gap_that_cannot_be_known():
     assert gaps["reason"].str.contains("not both measured").all()
 
 
-def test_intervals_are_deterministic_and_fast():
-    rng = np.random.default_rng(0)
-    chain = rng.gamma(20, 1.0, 40)
-    pair = np.stack([chain, chain / rng.normal(1.2, 0.1, 40)])
-    started = time.perf_counter()
-    first = bootstrap_interval([pair], lambda strata: strata[0][0].mean(-1) / strata[0][1].mean(-1))
-    assert time.perf_counter() - started < 1.0
-    again = bootstrap_interval([pair], lambda strata: strata[0][0].mean(-1) / strata[0][1].mean(-1))
-    assert first == again and first[0] < 1.2 < first[1]
+def repeated_panel(repeats=3):
+    """Six prompts, three repeats: each prompt's chain and tree move together, and repeat 2 is a slow moment."""
+    rows = []
+    for i in range(6):
+        for r in range(repeats):
+            chain, tree = 20.0 + i + r, 16.0 + i % 2 + (2.0 if r == 2 else 0.0)
+            rows += [run("dflash", 15, i, chain, repeat=r), run("cast", 31, i, tree, repeat=r)]
+    return rows
 
 
-def test_the_interval_equals_scipys_paired_bootstrap():
-    from scipy import stats
+def test_gains_of_prompts_and_of_repeats():
+    """The mean gain of prompts averages each prompt's repeats first; every gain has its interval."""
+    row = cell(repeat_summary(records(*repeated_panel()), resamples=400), "cast", 31)
+    assert (row["prompts"], row["repeats"]) == (6, 3)
+    chain = np.array([np.mean([20.0 + i + r for r in range(3)]) for i in range(6)])
+    tree = np.array([np.mean([16.0 + i % 2, 16.0 + i % 2, 18.0 + i % 2]) for i in range(6)])
+    assert row["prompt_gain"] == pytest.approx((chain / tree - 1).mean())
+    assert row["gain"] == pytest.approx(chain.mean() / tree.mean() - 1)
+    for name in ("prompt_gain", "prompt_gain_percentile", "gain"):
+        middle = row["gain"] if name == "gain" else row["prompt_gain"]
+        assert row[f"{name}_low"] < middle < row[f"{name}_high"], name
+    by_repeat = [np.mean([20.0 + i + r for i in range(6)]) / (16.5 + 2.0 * (r == 2)) - 1 for r in range(3)]
+    assert (row["repeat_gain_low"], row["repeat_gain_high"]) == pytest.approx((min(by_repeat), max(by_repeat)))
+    assert row["repeat_change_points"] == pytest.approx(100 * (max(by_repeat) - min(by_repeat)))
 
-    rng = np.random.default_rng(1)
-    pair = rng.gamma(20, 1.0, (2, 30))
 
-    def ratio(chain, tree, axis):
-        return chain.mean(axis=axis) / tree.mean(axis=axis)
-
-    reference = stats.bootstrap(
-        tuple(pair), ratio, paired=True, vectorized=True, n_resamples=2000, rng=np.random.default_rng(5)
-    ).confidence_interval
-    ours = bootstrap_interval([pair], lambda s: s[0][0].mean(-1) / s[0][1].mean(-1), resamples=2000, seed=5)
-    assert ours == pytest.approx(tuple(reference))
+def test_one_repeat_does_not_change():
+    row = cell(repeat_summary(records(*repeated_panel(repeats=1)), resamples=100), "cast", 31)
+    assert (row["repeats"], row["repeat_change_points"]) == (1, 0.0)
 
 
-def test_the_interval_covers_the_true_gain():
-    """200 simulated studies of 40 skewed, correlated prompts: the 95% interval must cover in about 95%."""
-    rng = np.random.default_rng(2)
-    true_gain, covered, studies = 0.25, 0, 200
-    for study in range(studies):
-        tree = rng.gamma(10.0, 1.0, 40)
-        chain = tree * rng.lognormal(np.log(1 + true_gain) - 0.02, 0.2, 40)  # mean ratio 1.25, independent of tree
-        low, high = bootstrap_interval(
-            [np.stack([chain, tree])],
-            lambda strata: strata[0][0].mean(-1) / strata[0][1].mean(-1) - 1,
-            resamples=1000,
-            seed=study,
-        )
-        covered += low <= true_gain <= high
-    assert 0.90 <= covered / studies <= 0.99
+def test_gains_of_seeds_have_their_range_and_their_interval():
+    rows = []
+    for i in range(6):
+        for seed in range(3):
+            rows += [
+                run("dflash", 15, i, 20.0 + i, seed=seed, temperature=1.0, rounds=25),
+                run("cast", 31, i, 14.0 + i % 3 + seed, seed=seed, temperature=1.0),
+            ]
+    lost = [row for row in rows if (row["method"], row["prompt_id"], row["seed"]) == ("cast", "p5", 2)]
+    rows.append(run("dflash", 15, 9, 1.0, seed=0, temperature=1.0))  # no tree was measured for it
+    everything = cell(seed_summary(records(*rows), resamples=300), "cast", 31)
+    gains = [22.5 / (15.0 + seed) - 1 for seed in range(3)]
+    assert (everything["prompts"], everything["seeds"]) == (6, 3)
+    assert everything["gain"] == pytest.approx(np.mean(gains))
+    assert (everything["seed_gain_low"], everything["seed_gain_high"]) == pytest.approx((min(gains), max(gains)))
+    assert everything["seed_ms_deviation"] == pytest.approx(1 / 16)
+    assert everything["gain_low"] < everything["gain"] < everything["gain_high"]
+    assert (everything["r_pooled"], everything["dflash_r_pooled"]) == pytest.approx((2.5, 2.0))
+    fewer = seed_summary(records(*(row for row in rows if row not in lost)), resamples=300)
+    assert cell(fewer, "cast", 31)["prompts"] == 5  # a prompt without one of its seeds is in no mean

@@ -9,19 +9,16 @@ is DFlash's ms per token over the method's, minus one, as a fraction.
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from cast.errors import CastError
+from cast.experiments.bootstrap import RESAMPLES, Stratum, bootstrap_interval, mean_of_ratios, ratio_of_means
 from cast.width import gap_points, sweep_oracle
 
 LOW_REPEAT_SHARE = 0.1  # prompts whose AR output repeats less than this are also reported alone
-CONFIDENCE = 0.95
-MIN_PROMPTS = 5  # with fewer paired prompts a resampled interval says nothing; there is none then
 
 _CELL = ["setting", "domain", "method", "budget"]
 _RUN = ["prompt_id", "repeat", "seed", "session"]
@@ -30,13 +27,8 @@ _RUN = ["prompt_id", "repeat", "seed", "session"]
 _ONE_PER_DOMAIN = ["experiment", "target", "dtype", "engine", "temperature", "max_new_tokens"]
 _ONE_PER_CELL = ["drafter", "top_k", "block_size"]
 
-_VALUES_AT_ONCE = 2_000_000  # resampled values held in memory at a time
 
-# Rows of milliseconds per token, [series, prompts]: what one resampled prompt index selects together.
-Stratum = np.ndarray
-
-
-def cell_summary(decode: pd.DataFrame, *, resamples: int = 10_000, seed: int = 0) -> pd.DataFrame:
+def cell_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
     """One row per setting, domain, method and budget of DECODE records, sorted by these.
 
     Each of these columns comes again as ``<name>_low_repeat``, over the prompts whose AR output has a repeat
@@ -49,7 +41,7 @@ def cell_summary(decode: pd.DataFrame, *, resamples: int = 10_000, seed: int = 0
       committed tokens over all rounds.
     * ``speedup``: AR ms per token over the method's, on the prompts both have.
     * ``gain`` on the paired prompts; ``gain_low``, ``gain_high``: its 95% interval, see `bootstrap_interval`;
-      NaN for fewer than `MIN_PROMPTS` paired prompts and for the baseline itself.
+      NaN for fewer than `cast.experiments.bootstrap.MIN_PROMPTS` paired prompts and for the baseline itself.
     * ``repeat_share``: mean over prompts; ``departures``: prompts whose output departs from the AR output.
 
     Then ``failed_rows`` and ``reason``, the first failure's reason or "". What was not measured is NaN. With
@@ -73,7 +65,7 @@ def cell_summary(decode: pd.DataFrame, *, resamples: int = 10_000, seed: int = 0
 
 
 def setting_summary(
-    cells: pd.DataFrame, decode: pd.DataFrame, *, resamples: int = 10_000, seed: int = 0
+    cells: pd.DataFrame, decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> pd.DataFrame:
     """One row per setting, method and budget: the mean over domains of the cells' speedup and gain.
 
@@ -110,7 +102,7 @@ def setting_summary(
 
 
 def width_gap(
-    decode: pd.DataFrame, widths: Mapping[str, int], *, resamples: int = 10_000, seed: int = 0
+    decode: pd.DataFrame, widths: Mapping[str, int], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> pd.DataFrame:
     """One row per setting of ``widths`` (setting -> predicted width): its gain against the sweep oracle's.
 
@@ -134,12 +126,12 @@ def width_gap(
             reason = f"width {width} and the chain were not both measured on common prompts of every domain"
             rows.append(row | nothing | {"oracle_width": None, "reason": reason})
             continue
-        gains = dict(zip(swept, _gains(strata).tolist(), strict=True))
+        gains = dict(zip(swept, ratio_of_means(strata).tolist(), strict=True))
         oracle = sweep_oracle(gains)
         place = swept.index(width)
 
         def gap(resampled: list[Stratum], place: int = place) -> np.ndarray:
-            gain = _gains(resampled)
+            gain = ratio_of_means(resampled)
             return 100.0 * (gain[place] - gain.max(axis=0))
 
         low, high = bootstrap_interval(strata, gap, resamples=resamples, seed=seed, method="percentile")
@@ -151,50 +143,75 @@ def width_gap(
     return pd.DataFrame(rows).astype({"oracle_width": "Int64"})
 
 
-def bootstrap_interval(
-    strata: Sequence[Stratum],
-    statistic: Callable[[list[Stratum]], np.ndarray],
-    *,
-    resamples: int = 10_000,
-    seed: int = 0,
-    method: str = "BCa",
-) -> tuple[float, float]:
-    """95% interval of a statistic of paired series when prompts are drawn anew within each stratum.
+def repeat_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
+    """One row per setting, domain, method and budget: the gains of prompts (paper, table 3) and of repeats.
 
-    Args:
-        strata: per domain a ``[series, prompts]`` array; one drawn prompt brings all its series along.
-        statistic: maps the resampled strata, each ``[series, ..., prompts]``, to ``[...]``.
-        method: of `scipy.stats.bootstrap`; percentile is used where BCa is degenerate (e.g. all prompts alike).
-
-    Returns:
-        ``(low, high)``, a function of the arguments alone; NaN when a stratum has fewer than `MIN_PROMPTS`
-        prompts.
+    * ``prompts`` paired with the DFlash baseline, ``repeats`` that each of them has at least.
+    * ``prompt_gain``: mean over prompts of each prompt's gain, its repeats averaged first; with its 95%
+      intervals ``prompt_gain_low``, ``prompt_gain_high`` (BCa) and ``prompt_gain_percentile_low``, ``.._high``.
+    * ``gain``, ``gain_low``, ``gain_high``: the ratio of the cells, as in `cell_summary`.
+    * ``repeat_gain_low``, ``repeat_gain_high``: smallest and largest cell gain of one repeat, and
+      ``repeat_change_points`` between them in percentage points: the run-to-run spread of appendices D.2 and E.
     """
-    if not strata or min(stratum.shape[-1] for stratum in strata) < MIN_PROMPTS:
-        return math.nan, math.nan
-    prompts = [np.arange(stratum.shape[-1]) for stratum in strata]
+    rows = []
+    for where, runs, method, budget in _compared_cells(decode):
+        pair = runs.against_dflash(method, budget)
+        counts = runs.cell(method, budget).groupby("prompt_id")["repeat"].nunique()
+        intervals = {
+            "prompt_gain": (mean_of_ratios, "BCa"),
+            "prompt_gain_percentile": (mean_of_ratios, "percentile"),
+            "gain": (ratio_of_means, "BCa"),
+        }
+        row = where | {
+            "prompts": pair.shape[1],
+            "repeats": int(counts.min()),
+            "prompt_gain": float(mean_of_ratios([pair])[0]),
+            "gain": float(_first_gain([pair])),
+        }
+        for name, (statistic, kind) in intervals.items():
+            row[f"{name}_low"], row[f"{name}_high"] = bootstrap_interval(
+                [pair], lambda strata, of=statistic: of(strata)[0], resamples=resamples, seed=seed, method=kind
+            )
+        gains = _gains_by("repeat", runs, method, budget)
+        row |= {"repeat_gain_low": min(gains), "repeat_gain_high": max(gains)}
+        rows.append(row | {"repeat_change_points": 100.0 * (max(gains) - min(gains))})
+    return pd.DataFrame(rows)
 
-    def of_drawn_prompts(*drawn: np.ndarray, axis: int) -> np.ndarray:  # prompts lie on the last axis
-        return statistic([stratum[:, index] for stratum, index in zip(strata, drawn, strict=True)])
 
-    def bootstrap(method: str, **options):
-        return stats.bootstrap(
-            prompts,
-            of_drawn_prompts,
-            axis=-1,
-            vectorized=True,
-            method=method,
-            confidence_level=CONFIDENCE,
-            **options,
+def seed_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
+    """One row per setting, domain, method and budget of sampled decoding (paper, table 10).
+
+    * ``prompts``: those that both methods have with every seed; ``seeds``.
+    * ``gain``: mean over seeds of the cells' gains; ``seed_gain_low``, ``seed_gain_high``: its range over the
+      seeds; ``gain_low``, ``gain_high``: 95% interval when prompts are drawn anew, all their seeds together.
+    * ``ms_per_token``, ``r_prompt_mean``, ``r_pooled`` over all seeds, the same with ``dflash_`` in front for
+      the baseline; ``seed_ms_deviation``: largest departure of a seed's mean time from the mean of seeds, as
+      a fraction.
+    """
+    rows = []
+    for where, runs, method, budget in _compared_cells(decode):
+        seeds = sorted(runs.cell(method, budget)["seed"].unique())
+        runs = runs.complete("seed", method, budget)
+        cell = runs.cell(method, budget)
+        if cell.empty:
+            continue
+        pairs = [runs.of("seed", value).against_dflash(method, budget) for value in seeds]
+        gains = _gains_by("seed", runs, method, budget)
+        together = np.concatenate(pairs)  # series: chain and method of each seed in turn
+        by_seed = np.array([pair[1].mean() for pair in pairs])
+        row = where | {
+            "prompts": together.shape[1],
+            "seeds": len(seeds),
+            "gain": float(np.mean(gains)),
+            "seed_gain_low": min(gains),
+            "seed_gain_high": max(gains),
+            "seed_ms_deviation": float(np.abs(by_seed / by_seed.mean() - 1.0).max()),
+        }
+        row["gain_low"], row["gain_high"] = bootstrap_interval(
+            [together], _gain_over_pairs, resamples=resamples, seed=seed
         )
-
-    batch = max(1, min(resamples, _VALUES_AT_ONCE // sum(stratum.size for stratum in strata)))
-    with warnings.catch_warnings(), np.errstate(divide="ignore", invalid="ignore"):
-        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
-        result = bootstrap(method, n_resamples=resamples, batch=batch, rng=np.random.default_rng(seed))
-        if not np.isfinite(result.confidence_interval).all():
-            result = bootstrap("percentile", n_resamples=0, bootstrap_result=result)
-    return tuple(float(bound) for bound in result.confidence_interval)
+        rows.append(row | _round_numbers(cell) | {f"dflash_{k}": v for k, v in _round_numbers(runs.dflash).items()})
+    return pd.DataFrame(rows)
 
 
 class _Runs:
@@ -210,6 +227,18 @@ class _Runs:
 
     def cell(self, method: str, budget: int) -> pd.DataFrame:
         return self.rows[(self.rows["method"] == method) & (self.rows["budget"] == budget)]
+
+    def of(self, column: str, value: int) -> _Runs:
+        """The runs of one seed or repeat."""
+        return _Runs(self.rows[self.rows[column] == value])
+
+    def complete(self, column: str, method: str, budget: int) -> _Runs:
+        """The prompts that DFlash and the method have with every seed or repeat of the method."""
+        cells = self.dflash, self.cell(method, budget)
+        wanted = set(cells[1][column])
+        have = [cell.groupby("prompt_id")[column].agg(set) for cell in cells]
+        whole = [set(values.index[values.map(lambda found: wanted <= found)]) for values in have]
+        return _Runs(self.rows[self.rows["prompt_id"].isin(set.intersection(*whole))])
 
     def is_baseline(self, method: str, budget: int) -> bool:
         return method == "dflash" and budget == self.dflash_budget
@@ -240,24 +269,21 @@ def _views(timed: pd.DataFrame, setting: str, domain: str) -> dict[str, _Runs]:
 
 def _cell_numbers(runs: _Runs, method: str, budget: int, resamples: int, seed: int) -> dict[str, float]:
     cell = runs.cell(method, budget)
-    by_prompt = cell.groupby("prompt_id")
-    totals = by_prompt[["committed_tokens", "rounds"]].sum().astype(float)
     pair = runs.against_dflash(method, budget)
     with_ar = runs.aligned(runs.autoregressive, cell)
     low, high = bootstrap_interval([pair], _first_gain, resamples=resamples, seed=seed)
-    prompts = by_prompt.ngroups
+    prompts = cell["prompt_id"].nunique()
     baseline = runs.is_baseline(method, budget)
     paired = prompts if baseline else pair.shape[1]
     either = len(set(cell["prompt_id"]) | set(runs.dflash["prompt_id"]))
+    by_prompt = cell.groupby("prompt_id")
     return {
         "prompts": prompts,
         "prompts_paired": paired,
         "prompts_dropped": either - paired,
-        "ms_per_token": by_prompt["ms_per_token"].mean().mean(),
         "ms_per_token_pooled": _ratio(cell["decode_ms"].sum(), cell["new_tokens"].sum()),
-        "r_prompt_mean": (totals["committed_tokens"] / totals["rounds"]).mean(),
-        "r_pooled": _ratio(totals["committed_tokens"].sum(), totals["rounds"].sum()),
-        "speedup": float(_gains([with_ar])[0]) + 1.0 if with_ar.size else math.nan,
+        **_round_numbers(cell),
+        "speedup": float(ratio_of_means([with_ar])[0]) + 1.0 if with_ar.size else math.nan,
         "gain": 0.0 if baseline and prompts else float(_first_gain([pair])) if pair.size else math.nan,
         "gain_low": low,
         "gain_high": high,
@@ -266,14 +292,42 @@ def _cell_numbers(runs: _Runs, method: str, budget: int, resamples: int, seed: i
     }
 
 
-def _gains(strata: list[Stratum]) -> np.ndarray:
-    """``[series - 1, ...]``: first series over each other one, minus one, averaged over strata."""
-    means = [stratum.mean(axis=-1) for stratum in strata]
-    return sum(mean[0] / mean[1:] - 1.0 for mean in means) / len(means)
+def _round_numbers(cell: pd.DataFrame) -> dict[str, float]:
+    """Time per token and both statistics of the round length."""
+    by_prompt = cell.groupby("prompt_id")
+    totals = by_prompt[["committed_tokens", "rounds"]].sum().astype(float)
+    return {
+        "ms_per_token": by_prompt["ms_per_token"].mean().mean(),
+        "r_prompt_mean": (totals["committed_tokens"] / totals["rounds"]).mean(),
+        "r_pooled": _ratio(totals["committed_tokens"].sum(), totals["rounds"].sum()),
+    }
+
+
+def _compared_cells(decode: pd.DataFrame) -> Iterator[tuple[dict[str, object], _Runs, str, int]]:
+    """Every cell that has prompts in common with the DFlash baseline of its setting and domain."""
+    timed = _timed(decode)
+    for (setting, domain), everything in timed.groupby(["setting", "domain"]):
+        runs = _Runs(everything)
+        for method, budget in everything.groupby(["method", "budget"]).groups:
+            if runs.against_dflash(method, budget).size:
+                where = {"setting": setting, "domain": domain, "method": method, "budget": int(budget)}
+                yield where, runs, method, budget
+
+
+def _gains_by(column: str, runs: _Runs, method: str, budget: int) -> list[float]:
+    """The cell's gain within each repeat or seed that has one."""
+    pairs = [runs.of(column, value).against_dflash(method, budget) for value in sorted(runs.rows[column].unique())]
+    return [float(_first_gain([pair])) for pair in pairs if pair.size]
+
+
+def _gain_over_pairs(strata: list[Stratum]) -> np.ndarray:
+    """Mean gain of series that are chain and method in turn."""
+    (means,) = [stratum.mean(axis=-1) for stratum in strata]
+    return (means[0::2] / means[1::2] - 1.0).mean(axis=0)
 
 
 def _first_gain(strata: list[Stratum]) -> np.ndarray:
-    return _gains(strata)[0]
+    return ratio_of_means(strata)[0]
 
 
 def _ratio(numerator: float, denominator: float) -> float:

@@ -40,15 +40,15 @@ def test_a_seed_gives_the_sampled_sequence_of_plain_decoding(exact, pair_name, p
 
 
 def test_plain_sampling_draws_from_the_softmax(exact, pair_name, prompt):
-    """The whole sequence by hand, from the target's logits and the same generator."""
+    """The whole sequence by hand: each uniform of the seed's stream inverts the distribution function."""
     target = exact(pair_name).target
-    generator, sequence = torch.Generator().manual_seed(11), prompt
-    for _ in range(25):
+    uniforms, sequence = torch.rand(256, generator=torch.Generator().manual_seed(11), dtype=torch.float64), prompt
+    for uniform in uniforms[:25]:
         logits = target.forward(
             sequence, torch.arange(len(sequence)), target.new_cache(len(sequence)), causal=True
         ).logits[-1]
-        token = torch.multinomial((logits.float() / 0.8).softmax(-1), 1, generator=generator)
-        sequence = torch.cat((sequence, token))
+        below = (logits / 0.8).softmax(-1).cumsum(-1) <= uniform
+        sequence = torch.cat((sequence, below.sum()[None]))
     out = cast.generate(
         exact(pair_name), prompt, "cast", max_new_tokens=25, temperature=0.8, seed=11, stop_token_ids=[]
     )

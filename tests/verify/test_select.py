@@ -10,7 +10,6 @@ from scipy.stats import chisquare
 from cast.errors import CastError
 from cast.verify import GreedySelector, SampledSelector, walk
 
-CPU = torch.device("cpu")
 NAN = float("nan")
 
 
@@ -38,28 +37,28 @@ def placed(request):
 def test_greedy_is_the_arg_max_of_each_row(placed):
     logits = torch.randn(6, 11, generator=torch.Generator().manual_seed(0))
     select = GreedySelector().over(placed(logits), never)
-    assert [select(row, []) for row in range(6)] == logits.argmax(-1).tolist()
+    assert [select(row, [], {}) for row in range(6)] == logits.argmax(-1).tolist()
 
 
 def test_greedy_ties_are_the_same_on_both_branches():
     logits = torch.tensor([[0.0, 3.0, 3.0, 1.0]] * 2).bfloat16()
-    choices = {GreedySelector().over(kind(logits), never)(1, []) for kind in (lambda x: x, OnAnotherDevice)}
+    choices = {GreedySelector().over(kind(logits), never)(1, [], {}) for kind in (lambda x: x, OnAnotherDevice)}
     assert choices == {1}
 
 
 def test_greedy_refuses_nan_in_a_visited_row_only(placed):
     select = GreedySelector().over(placed(torch.tensor([[0.0, 1.0], [NAN, 1.0], [5.0, 1.0]])), never)
-    assert select(0, []) == 1
-    assert select(2, []) == 0
+    assert select(0, [], {}) == 1
+    assert select(2, [], {}) == 0
     with pytest.raises(CastError, match="NaN") as error:
-        select(1, [])
+        select(1, [], {})
     assert "\n" not in str(error.value)
 
 
 def test_sampled_refuses_nan():
-    select = SampledSelector(1.0, 0, CPU).over(torch.tensor([[0.0, NAN]]), never)
+    select = SampledSelector(1.0, 0).over(torch.tensor([[0.0, NAN]]), never)
     with pytest.raises(CastError, match="NaN"):
-        select(0, [])
+        select(0, [], {})
 
 
 def test_greedy_with_a_processor_sees_history_and_path():
@@ -72,8 +71,8 @@ def test_greedy_with_a_processor_sees_history_and_path():
 
     logits = torch.tensor([[0.0, 3.0, 2.0], [1.0, 0.0, 2.0]])
     select = GreedySelector(ban_best).over(logits, lambda: [9, 8])
-    assert select(0, []) == 2
-    assert select(1, [4, 5]) == 0
+    assert select(0, [], {}) == 2
+    assert select(1, [4, 5], {}) == 0
     assert seen == [([[9, 8]], (1, 3)), ([[9, 8, 4, 5]], (1, 3))]
 
 
@@ -84,7 +83,7 @@ def test_the_processor_comes_after_the_temperature():
         seen.append(scores.clone())
         return torch.where(torch.arange(3) == 1, 0.0, float("-inf"))[None]
 
-    assert SampledSelector(0.25, 0, CPU, record).over(logits, lambda: [1])(0, []) == 1
+    assert SampledSelector(0.25, 0, record).over(logits, lambda: [1])(0, [], {}) == 1
     torch.testing.assert_close(seen[0], logits / 0.25)
 
 
@@ -92,8 +91,8 @@ def test_a_seed_fixes_the_draws_and_another_changes_them():
     logits = torch.randn(1, 50, generator=torch.Generator().manual_seed(1))
 
     def draws(seed):
-        select = SampledSelector(1.0, seed, CPU).over(logits, never)
-        return [select(0, []) for _ in range(30)]
+        select = SampledSelector(1.0, seed).over(logits, never)
+        return [select(0, [], {}) for _ in range(30)]
 
     assert draws(3) == draws(3) != draws(4)
 
@@ -110,7 +109,7 @@ def law(logits, temperature=0.7):
 def test_the_committed_tokens_have_the_targets_law(tree_of):
     """First token, and second token given an accepted first one, by chi-square at T = 0.7."""
     logits = torch.randn(5, 5, generator=torch.Generator().manual_seed(2))
-    selector, first, second = SampledSelector(0.7, 1234, CPU), Counter(), Counter()
+    selector, first, second = SampledSelector(0.7, 1234), Counter(), Counter()
     tree = tree_of(*NODES)
     for _ in range(DRAWS):
         result = walk(tree, selector.over(logits, never))
@@ -130,8 +129,8 @@ def test_the_committed_tokens_have_the_targets_law(tree_of):
 def test_the_chi_square_has_power():
     """The same draws must not pass for a law at another temperature."""
     logits = torch.randn(5, 5, generator=torch.Generator().manual_seed(2))
-    select = SampledSelector(0.7, 1234, CPU).over(logits, never)
-    counts = Counter(select(0, []) for _ in range(DRAWS))
+    select = SampledSelector(0.7, 1234).over(logits, never)
+    counts = Counter(select(0, [], {}) for _ in range(DRAWS))
     observed = [counts[token] for token in range(5)]
     assert chisquare(observed, (law(logits[0], 0.9) * DRAWS).tolist()).pvalue < 1e-6
 
@@ -141,7 +140,7 @@ def test_every_tree_consumes_the_draws_of_plain_sampling(tree_of):
     table = torch.randn(5, 5, generator=torch.Generator().manual_seed(3))  # next-token logits after each token
 
     def sample(tree_after, seed, length):
-        selector, tokens, token = SampledSelector(0.7, seed, CPU), [], 0
+        selector, tokens, token = SampledSelector(0.7, seed), [], 0
         while len(tokens) < length:
             tree = tree_after(token)
             packed = [token, *(tree.tokens.tolist() if tree else [])]

@@ -24,8 +24,8 @@ NODES = (7, -1), (4, -1), (7, 0), (9, 1), (2, 2)
 def test_hand_made_tree(tree_of, choices, rows, accepted, next_root):
     asked = []
 
-    def select(row, path):
-        asked.append((row, list(path)))
+    def select(row, path, siblings):
+        asked.append((row, list(path), dict(siblings)))
         return choices[row]
 
     result = walk(tree_of(*NODES), select)
@@ -33,19 +33,20 @@ def test_hand_made_tree(tree_of, choices, rows, accepted, next_root):
     assert result.accepted == accepted
     assert result.next_root == next_root
     assert result.committed == len(accepted) + 1
-    # Each visited row is asked once, with the tokens on the way to it.
-    assert asked == [(row, accepted[:i]) for i, row in enumerate(rows)]
+    # Each visited row is asked once, with the tokens on the way to it and its children.
+    children = {0: {7: 1, 4: 2}, 1: {7: 3}, 2: {9: 4}, 3: {2: 5}}
+    assert asked == [(row, accepted[:i], children.get(row, {})) for i, row in enumerate(rows)]
 
 
 def test_no_nodes(tree_of):
     for tree in (None, tree_of()):
-        result = walk(tree, lambda row, path: 3)
+        result = walk(tree, lambda row, path, siblings: 3)
         assert (result.rows, result.accepted, result.next_root, result.committed) == ([0], [], 3, 1)
 
 
 @pytest.mark.parametrize("agreeing", range(5))
 def test_chain(agreeing):
-    result = walk(chain_tree(torch.tensor([1, 2, 3, 4])), lambda row, path: row + 1 if row < agreeing else 0)
+    result = walk(chain_tree(torch.tensor([1, 2, 3, 4])), lambda row, path, siblings: row + 1 if row < agreeing else 0)
     assert result.rows == list(range(agreeing + 1))
     assert result.accepted == [1, 2, 3, 4][:agreeing]
     assert result.next_root == 0

@@ -14,8 +14,11 @@ from cast.decode.loop import Run, decode
 from cast.decode.proposers import make_proposer
 from cast.errors import CastError
 from cast.models import Pair, Target
-from cast.verify import GreedySelector, SampledSelector
+from cast.verify import GreedySelector, RecursiveSelector, SampledSelector, Selector
 from cast.verify.select import LogitsProcessor
+
+SAMPLERS = {"walk": SampledSelector, "recursive": RecursiveSelector}
+"""By name: the direct walk, and recursive sampling without replacement (paper, Theorem 3)."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ def generate(
     max_new_tokens: int = 256,
     temperature: float = 0.0,
     seed: int = 0,
+    sampler: str = "walk",
     top_k: int | None = None,
     block_size: int | None = None,
     stop_token_ids: Collection[int] | None = None,
@@ -65,11 +69,14 @@ def generate(
         max_new_tokens: at least 1.
         temperature: 0 decodes greedily; above 0 samples, and the output keeps the target's law.
         seed: of the sampler.
+        sampler: at a temperature above 0, "walk" (the direct walk, appendix C) or "recursive" (speculative
+            sampling without replacement, Theorem 3); both keep the law and accept equally often.
         top_k: tokens of each position that a tree may use; the method's own default (8 for cast) when None.
         block_size: draft a shorter block than the head's own.
         stop_token_ids: None takes the model's own, [] none.
-        logits_processor: as in transformers, (input_ids [1, T], logits [1, V]) to logits [1, V]; applied
-            after the temperature.
+        logits_processor: one of transformers or a list of them (`LogitsProcessorList`), or any callable from
+            (input_ids [1, T], logits [1, V]) to logits [1, V]; applied after the temperature. The law kept
+            is that of the processed logits.
         on_tokens: called with the new tokens (list of int) of each round.
         traced: record time by stage in `run.trace_ms`; the run is slower for it.
         options: of that method alone, as its proposer takes them (`cast.decode.proposers`).
@@ -81,13 +88,8 @@ def generate(
     _check_integers(max_new_tokens=max_new_tokens, seed=seed)
     _check_integers(budget=budget or 0, top_k=top_k or 0, block_size=block_size or 0)
     prompt = _check_prompt(pair.target, input_ids, max_new_tokens)
-    if not 0 <= temperature < math.inf:  # NaN refused as well
-        raise CastError(f"temperature must be a finite number from 0, not {temperature}")
+    selector = _selector(temperature, sampler, seed, logits_processor)
     proposer = make_proposer(pair, method, budget=budget, top_k=top_k, block_size=block_size, **options)
-    if temperature == 0:
-        selector = GreedySelector(logits_processor)
-    else:
-        selector = SampledSelector(temperature, seed, pair.device, logits_processor)
     run = decode(
         pair.target,
         proposer,
@@ -106,6 +108,16 @@ def generate(
         ms_per_token=run.decode_ms / len(run.tokens),
         run=run,
     )
+
+
+def _selector(temperature: float, sampler: str, seed: int, logits_processor: LogitsProcessor | None) -> Selector:
+    if not 0 <= temperature < math.inf:  # NaN refused as well
+        raise CastError(f"temperature must be a finite number from 0, not {temperature}")
+    if sampler not in SAMPLERS:
+        raise CastError(f"unknown sampler {sampler!r}; samplers: {', '.join(SAMPLERS)}")
+    if temperature == 0:
+        return GreedySelector(logits_processor)
+    return SAMPLERS[sampler](temperature, seed, logits_processor)
 
 
 def _check_integers(**values: int) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from cast.decode.proposers import Proposer
 from cast.decode.timer import Trace, garbage_collection_off, now_ms
 from cast.models.target import Target
-from cast.verify import GreedySelector, SampledSelector, verify, walk
+from cast.verify import Selector, verify
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Run:
 def decode(
     target: Target,
     proposer: Proposer,
-    selector: GreedySelector | SampledSelector,
+    selector: Selector,
     prompt: Tensor,
     *,
     max_new_tokens: int,
@@ -96,7 +96,7 @@ def decode(
         last_logits_only=True,
     )
     run.target_passes += 1
-    next_root = selector.over(output.logits, lambda: prompt_ids)(0, [])
+    next_root = selector.walk(None, output.logits, lambda: prompt_ids).next_root
     cache.commit(len(prompt_ids))
     features = torch.cat(output.taps, dim=-1) if output.taps else None
     del output
@@ -121,7 +121,7 @@ def decode(
             run.target_passes += 1
             if trace:
                 trace.lap("verify")
-            round_ = walk(tree, selector.over(output.logits, lambda: prompt_ids + run.tokens))
+            round_ = selector.walk(tree, output.logits, lambda: prompt_ids + run.tokens)
             cache.commit(round_.rows)
             run.committed.append(round_.committed)
             if emit([*round_.accepted, round_.next_root]):

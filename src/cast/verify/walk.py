@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cast.trees import CandidateTree
-from cast.verify.select import Selection
+
+Selection = Callable[[int, list[int], Mapping[int, int]], int]
+"""(packed row, tokens accepted on the way to it, its children as {token: packed row}) to the token committed there."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +32,18 @@ class Walk:
 
 
 def walk(tree: CandidateTree | None, select: Selection) -> Walk:
-    """Descend while a child carries the token the target selects (paper, section 2).
+    """Descend while a child carries the selected token (paper, section 2).
 
     Args:
         tree: the verified candidates; None for the root alone.
-        select: the target's choice at a packed row.
+        select: the token committed at a packed row.
     """
     children = tree.children() if tree is not None else [{}]
     rows, accepted = [0], []
     while True:
-        token = select(rows[-1], accepted)
-        child = children[rows[-1]].get(token)
+        siblings = children[rows[-1]]
+        token = select(rows[-1], accepted, siblings)
+        child = siblings.get(token)
         if child is None:
             return Walk(rows, accepted, token)
         rows.append(child)

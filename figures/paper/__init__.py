@@ -70,6 +70,11 @@ def _read(name: str) -> pd.DataFrame:
     return pd.read_csv(path, comment="#")
 
 
+def prose() -> pd.DataFrame:
+    """Numbers that the paper's text prints: columns id, where, experiment, setting, domain, quantity, value, unit."""
+    return _read("prose").copy()
+
+
 def setting_label(setting: str) -> str:
     """``"h100_sxm-qwen3_8b"`` as the paper prints it: ``"H100 SXM, Qwen3-8B"``."""
     device, target = setting.split("-", 1)

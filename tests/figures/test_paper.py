@@ -255,6 +255,41 @@ def test_table15_seven_nodes_of_the_long_block_are_the_fastest_at_eight_packed_t
         assert row.r == chain.loc[row.domain, "r"]
 
 
+def printed_in_text(claim: str, **keys) -> list[float]:
+    rows = paper.prose()
+    for column, value in {"id": claim, **keys}.items():
+        rows = rows[rows[column] == value]
+    return rows["value"].tolist()
+
+
+def test_numbers_of_the_text_have_a_place_a_unit_and_no_twin():
+    rows = paper.prose()
+    assert rows["experiment"].str.fullmatch(r"E(0[1-9]|[1-3]\d|4[0-8])").all()
+    assert rows[["where", "quantity", "unit", "value"]].notna().all().all()
+    assert not rows.duplicated(["id", "setting", "domain", "quantity", "unit"]).any()
+
+
+def test_the_text_repeats_the_tables():
+    gains = paper.table("table2")["gain_percent"]
+    assert printed_in_text("average_gain") == [round(gains.min()), round(gains.max())]
+    assert printed_in_text("gap_to_oracle") == [-paper.table("table2")["gap_points"].min()]
+    table9 = paper.table("table9")
+    assert printed_in_text("shape_gain") == [table9["gain_percent"].min(), table9["gain_percent"].max()]
+    lift = (table9["tree_r"] - table9["dflash_r"]).round(2)
+    assert printed_in_text("shape_r") == [lift.min(), lift.max()]
+    table4 = paper.table("table4").pivot(index="domain", columns=["method", "width"], values="speedup")
+    lead = (100 * (table4["cast", 127] / table4["eagle3", 60] - 1)).drop("average")
+    assert printed_in_text("cast_over_eagle3") == [round(lead.min()), round(lead.max())]
+    assert (
+        printed_in_text("long_prefix") == paper.table("table14").query("domain == 'govreport'")["gain_percent"].tolist()
+    )
+    for domain in ("gsm8k", "humaneval"):
+        chain, tree = (printed_in_text(name, domain=domain)[0] for name in ("dart_replay_chain", "dart_replay_63"))
+        low, high = ratio_interval(tree, chain, 2)
+        (lift,) = printed_in_text("dart_lift_63", domain=domain)
+        assert overlap((100 * (low - 1), 100 * (high - 1)), between(lift, 1))
+
+
 def test_names_of_settings():
     settings = pd.concat([paper.table(name)["setting"] for name in paper.names()]).unique()
     assert all(paper.setting_label(setting) for setting in settings)

@@ -51,7 +51,7 @@ def preflight(config: DictConfig) -> None:
 
 
 def _check_job(job: StudyJob, config: DictConfig) -> None:
-    missing = OmegaConf.missing_keys(config) - {"inputs.latency", "inputs.scores"}
+    missing = OmegaConf.missing_keys(config) - {f"inputs.{key}" for key in config.experiment.reads}
     if missing:
         raise CastError(f"{job.label}: no value for {', '.join(sorted(missing))}; set it in conf/ or as an override")
     measuring.check_values(config)

@@ -30,7 +30,7 @@ CONF = Path(__file__).resolve().parents[2] / "conf"
 
 # What cannot change a measurement: left out of digests and of Snakemake's params.
 NOT_MEASURED = ("out", "site", "tracking")
-_DESCRIPTIVE = {"experiment": ("about", "yields"), "domain": ("license",)}
+_DESCRIPTIVE = {"experiment": ("about", "yields", "script"), "domain": ("license",)}
 
 
 class ConfigurationError(Exception):

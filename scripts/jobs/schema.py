@@ -43,6 +43,11 @@ class Engine(StrEnum):
     eager = "eager"
 
 
+class Sampler(StrEnum):
+    walk = "walk"
+    recursive = "recursive"
+
+
 class Cost(StrEnum):
     affine = "affine"
     measured = "measured"
@@ -115,15 +120,31 @@ class Domain:
     hub_key: str | None = None
     config: str | None = None
     split: str | None = None
+    characters: int | None = None
+    cut_tokens: int | None = None
+
+
+@dataclass
+class Source:
+    """The record of another job of the same study."""
+
+    experiment: str = MISSING
+    setting: str = "${setting.name}"
+    domain: str = "${domain.name}"
 
 
 @dataclass
 class Experiment:
-    """``yields``: the experiments of the paper (E01-E48) whose measurement this is."""
+    """``script``: measures it, scripts/<script>.py. ``yields``: the experiments of the paper (E01-E48) whose
+    measurement this is. ``reads``: records it is computed from; each becomes ``inputs.<key>`` of its job.
+    ``loads_models``: false where those records are all it needs."""
 
     name: str = MISSING
     about: str = MISSING
+    script: str = MISSING
     yields: list[str] = field(default_factory=list)
+    reads: dict[str, Source] = field(default_factory=dict)
+    loads_models: bool = True
 
 
 @dataclass
@@ -181,6 +202,8 @@ class WidthSweep(Job):
     block_size: int | None = None
     repeats: int = MISSING
     traced: bool = MISSING
+    sampler: Sampler = Sampler.walk
+    seeds: list[int] | None = None  # null: `seed` alone
     time_limit_s: float | None = None
 
 
@@ -200,6 +223,15 @@ class DrafterScores(Job):
     max_new_tokens: int = MISSING
     prompt_limit: int = MISSING
     time_limit_s: float | None = None
+
+
+@dataclass
+class WorkedExample(Job):
+    budget: int = MISSING
+    top_k: int = MISSING
+    lead: int = MISSING
+    prompt_limit: int = MISSING
+    max_new_tokens: int = MISSING
 
 
 @dataclass
@@ -274,6 +306,8 @@ JOB_SCHEMAS: dict[str, type[Job]] = {
     "latency_probe": LatencyProbe,
     "drafter_scores": DrafterScores,
     "width": Width,
+    "worked_example": WorkedExample,
+    "sampled_decoding": WidthSweep,
 }
 
 

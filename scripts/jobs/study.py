@@ -77,6 +77,11 @@ class StudyMatrix:
                 return job
         raise ConfigurationError(f"study {self.name} has no job {experiment} {setting}/{domain}")
 
+    def sources(self, job: StudyJob) -> dict[str, StudyJob]:
+        """``inputs.<key>`` of a job -> the job of this study whose record it reads."""
+        reads = job.compose().experiment.reads
+        return {key: self.job(source.experiment, source.setting, source.domain) for key, source in reads.items()}
+
     @property
     def experiments(self) -> list[str]:
         return list(dict.fromkeys(job.experiment for job in self.jobs))
@@ -110,10 +115,9 @@ def expand(name: str, overrides: Sequence[str] = (), conf: Path = CONF) -> Study
 
 def _jobs(study: DictConfig, overrides: tuple[str, ...], conf: Path) -> Iterator[StudyJob]:
     replaced = dict(study.where_bf16_is_emulated) if bf16_is_emulated() else {}
+    known = [name for name in composition.options("experiment", conf) if name in schema.JOB_SCHEMAS]
     for experiment, entry in study.experiments.items():
-        if experiment not in schema.JOB_SCHEMAS:
-            known = ", ".join(schema.JOB_SCHEMAS)
-            raise ConfigurationError(f"study {study.name}: unknown experiment '{experiment}'; known: {known}")
+        _check_name("experiment", experiment, known, study.name)
         extra = tuple(composition.applicable(overrides, experiment))
         for setting in (replaced.get(setting, setting) for setting in entry.settings):
             _check_name("setting", setting, composition.options("setting", conf), study.name)

@@ -71,9 +71,9 @@ def test_a_second_run_does_nothing(smoke):
 @pytest.mark.parametrize(
     ("override", "measured"),
     [
-        ("budgets=[7,15]", {"decode": 2, "predict_width": 1}),
-        ("iterations=4", {"latency_probe": 1, "predict_width": 1}),
-        ("seed=1", {"decode": 2, "latency_probe": 1, "drafter_scores": 1, "predict_width": 1}),
+        ("budgets=[7,15]", {"width_sweep": 2, "width": 1}),
+        ("iterations=4", {"latency_probe": 1, "width": 1}),
+        ("seed=1", {"width_sweep": 2, "latency_probe": 1, "drafter_scores": 1, "width": 1}),
         ("tracking=offline", {}),
     ],
 )
@@ -83,7 +83,7 @@ def test_a_changed_value_measures_what_depends_on_it(smoke, override, measured):
     assert bool(rules) == bool(measured)
 
 
-_MEASURING = ("decode", "latency_probe", "drafter_scores", "predict_width")
+_MEASURING = ("width_sweep", "latency_probe", "drafter_scores", "width")
 
 
 def test_touched_weights_and_comments_measure_nothing_and_a_figure_module_renders_its_figure(smoke, fresh_tree):
@@ -105,7 +105,7 @@ def test_edited_prompts_are_measured_again(smoke, fresh_tree):
     prompts = tree.root / "conf/prompts/tiny_llama.jsonl"
     prompts.write_text(prompts.read_text().replace("29", "30", 1))
     rules = tree.planned(*STUDY)
-    assert {rule: count for rule, count in rules.items() if rule in _MEASURING} == {"decode": 1}
+    assert {rule: count for rule, count in rules.items() if rule in _MEASURING} == {"width_sweep": 1}
 
 
 def test_records_of_another_cluster_are_rendered(smoke, fresh_tree):
@@ -132,7 +132,7 @@ def test_a_width_without_its_score_log_is_left_out(fresh_tree):
     (tree.root / "conf/setting/other.yaml").write_text(other)
     rules = tree.planned("--config", "study=smoke", "gpus=[cpu_1thread]")
     assert rules["latency_probe"] == 1
-    assert "predict_width" not in rules
+    assert "width" not in rules
 
 
 def test_without_gpus_nothing_is_measured_whatever_changed(smoke):
@@ -155,7 +155,7 @@ def test_a_failed_job_leaves_the_others_rendered(smoke, fresh_tree):
     assert "tiny_qwen3" in table
     assert "not measured" in table
     script.write_text(whole)
-    assert tree.planned(*STUDY)["decode"] == 1
+    assert tree.planned(*STUDY)["width_sweep"] == 1
 
 
 def test_the_report_is_one_file_with_every_artefact(smoke):
@@ -238,7 +238,7 @@ def test_a_killed_pipeline_is_resumed(smoke, fresh_tree):
     assert tree.snakemake("--unlock", *STUDY).returncode == 0
     finished = tree.snakemake(*only_this)
     assert finished.returncode == 0, finished.stderr
-    assert "decode" not in tree.planned(*STUDY)
+    assert "width_sweep" not in tree.planned(*STUDY)
 
 
 def wait_until(holds, seconds=100):

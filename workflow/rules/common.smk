@@ -12,13 +12,13 @@ for folder in (ROOT, ROOT / "scripts"):
 
 from snakemake.exceptions import WorkflowError
 
+from cast.experiments.device import resolve_kind
 from jobs import composition
 from jobs.composition import ConfigurationError
 from jobs.inputs import checkpoint_digests as digests_of_checkpoints
 from jobs.inputs import checkpoint_files, prompt_digest
 from jobs.study import expand
 from workflow.lib import estimate, options
-
 
 
 def escape(text):
@@ -32,6 +32,7 @@ try:
     OPTIONS = options.read(config)
     MATRIX = expand(OPTIONS.study, OPTIONS.overrides)
     COMPOSED = {job: job.compose() for job in MATRIX.jobs}
+    SOURCES = {job: MATRIX.sources(job) for job in MATRIX.jobs}
 except ConfigurationError as error:
     raise WorkflowError(str(error)) from None
 
@@ -53,27 +54,27 @@ SELECTED_JOBS = [
 ]
 
 
-def lacks_scores(job):
-    """A width whose score log is another device's and does not lie here."""
-    if job.experiment != "width":
-        return False
-    source = COMPOSED[job].scores
-    scores = MATRIX.job("drafter_scores", source.setting, source.domain)
-    return scores not in SELECTED_JOBS and not Path(scores.record).exists()
+def within_reach(jobs):
+    """Without those that read a record which no job of this run makes and which does not lie here."""
+    kept = [
+        job
+        for job in jobs
+        if all(source in jobs or Path(source.record).exists() for source in SOURCES[job].values())
+    ]
+    return kept if kept == jobs else within_reach(kept)
 
 
-LEFT_OUT = [job for job in SELECTED_JOBS if lacks_scores(job)]
-MEASURED_JOBS = [job for job in SELECTED_JOBS if job not in LEFT_OUT]
+MEASURED_JOBS = within_reach(SELECTED_JOBS)
+LEFT_OUT = [job for job in SELECTED_JOBS if job not in MEASURED_JOBS]
 MEASURED_SETTINGS = {job.setting for job in MEASURED_JOBS}
 MEASURED_DOMAINS = {job.domain for job in MEASURED_JOBS}
 
 
-def record_paths(*experiments):
+def record_paths():
     """Records of this study: those to be measured now, and all that lie there, other clusters' among them."""
-    wanted = [job.record for job in MEASURED_JOBS if job.experiment in experiments]
     planned = {job.record for job in MATRIX.jobs}
     found = []
-    for experiment in experiments:
+    for experiment in MATRIX.experiments:
         pattern = "width/*.json" if experiment == "width" else f"{experiment}/*/*.parquet"
         for path in sorted(Path(RESULTS).glob(pattern)):
             setting, domain = (path.stem, "") if experiment == "width" else (path.parent.name, path.stem)
@@ -81,60 +82,69 @@ def record_paths(*experiments):
             stray = setting in MEASURED_SETTINGS and (experiment == "width" or domain in MEASURED_DOMAINS)
             if str(path) in planned or not stray:
                 found.append(str(path))
-    return list(dict.fromkeys([*wanted, *found]))
+    return list(dict.fromkeys([*(job.record for job in MEASURED_JOBS), *found]))
 
 
-def matrix_job(experiment, wildcards):
-    return MATRIX.job(experiment, wildcards.setting, wildcards.get("domain"))
+RECORDS = record_paths()
 
 
-def job_config(experiment):
+def of_job(experiment, value):
+    """An input function giving ``value`` of the job that the wildcards name."""
+    return lambda wildcards: value(MATRIX.job(experiment, wildcards.setting, wildcards.get("domain")))
+
+
+def outputs(experiment):
+    """The record of a job, and the provenance beside a record of rows."""
+    if experiment == "width":
+        return {"record": f"{RESULTS}/width/{{setting}}.json"}
+    record = f"{RESULTS}/{experiment}/{{setting}}/{{domain}}"
+    return {"record": f"{record}.parquet", "provenance": f"{record}.json"}
+
+
+def place(experiment):
+    """Of the logs of a job."""
+    return f"{experiment}/{{setting}}" if experiment == "width" else f"{experiment}/{{setting}}/{{domain}}"
+
+
+def configuration(job):
     """What a job measures, as a plain dict: Snakemake runs the job again when this changes, and only then."""
-
-    def resolve(wildcards):
-        return composition.measured_part(COMPOSED[matrix_job(experiment, wildcards)])
-
-    return resolve
+    return composition.measured_part(COMPOSED[job])
 
 
-def job_arguments(experiment):
+def arguments(job):
     """Its Hydra command line, quoted for the shell, as far as it concerns what is measured."""
-
-    def resolve(wildcards):
-        arguments = matrix_job(experiment, wildcards).arguments
-        return shlex.join(text for text in arguments if text not in BOOKKEEPING_OVERRIDES)
-
-    return resolve
+    sources = [f"inputs.{key}={source.record}" for key, source in SOURCES[job].items()]
+    own = [text for text in job.arguments if text not in BOOKKEEPING_OVERRIDES]
+    return shlex.join([*own, *sources])
 
 
-def job_threads(experiment):
-    return lambda wildcards: COMPOSED[matrix_job(experiment, wildcards)].device.threads
+def weights(job):
+    """The checkpoints kept on disk that it loads."""
+    composed = COMPOSED[job]
+    return checkpoint_files(composed.target.source, composed.drafter.source) if composed.experiment.loads_models else []
 
 
-def checkpoints(experiment):
-    """The weights kept on disk."""
-
-    def resolve(wildcards):
-        composed = COMPOSED[matrix_job(experiment, wildcards)]
-        return checkpoint_files(composed.target.source, composed.drafter.source)
-
-    return resolve
+def contents(job):
+    """SHA-256 of weights and prompts: new content is another measurement, a touched file is not."""
+    composed = COMPOSED[job]
+    if not composed.experiment.loads_models:
+        return {}
+    return {"prompts": prompt_digest(composed), **digests_of_checkpoints(composed)}
 
 
-def checkpoint_digests(experiment):
-    """Their SHA-256: new weights are another measurement, a touched file is not."""
-    return lambda wildcards: digests_of_checkpoints(COMPOSED[matrix_job(experiment, wildcards)])
+def sources(job):
+    """The records it reads."""
+    return [source.record for source in SOURCES[job].values()]
 
 
-def prompts_sha256(experiment):
-    """Of the prompt file: edited prompts are another measurement."""
-    return lambda wildcards: prompt_digest(COMPOSED[matrix_job(experiment, wildcards)])
+def threads_of(job):
+    return COMPOSED[job].device.threads
 
 
-def scores_record(wildcards):
-    """The score log a prediction reads: one for each drafter."""
-    source = COMPOSED[matrix_job("width", wildcards)].scores
-    return MATRIX.job("drafter_scores", source.setting, source.domain).record
+def gpus_of(job):
+    """GPUs to ask a cluster for."""
+    composed = COMPOSED[job]
+    return int(composed.experiment.loads_models and resolve_kind(composed.device.kind.value) == "cuda")
 
 
 SWEPT = MATRIX.of("width_sweep")
@@ -175,7 +185,7 @@ wildcard_constraints:
 # else), and what depends on its missing output runs again unchanged.
 onstart:
     for job in LEFT_OUT:
-        print(f"{job.label}: left out, its score log is of another device and not here", file=sys.stderr)
+        print(f"{job.label}: left out, a record that it reads is of another device and not here", file=sys.stderr)
     if MEASURED_JOBS:
         print(estimate.tell(STUDY, estimate.to_measure(MEASURED_JOBS)), file=sys.stderr, flush=True)
         checks = [sys.executable, str(ROOT / "scripts/preflight.py"), *PREFLIGHT_ARGUMENTS]
@@ -185,6 +195,6 @@ onstart:
 
 # A failed job takes nothing from the others: what was measured is rendered.
 onerror:
-    if MEASURED_JOBS and record_paths("width_sweep", "latency_probe"):
+    if MEASURED_JOBS and record_paths():
         command = [sys.executable, "-m", "snakemake", "--snakefile", workflow.main_snakefile, "--nolock", "--quiet", "all"]
         subprocess.run([*command, "--config", f"study={STUDY}", "gpus=[]"], check=False)

@@ -19,7 +19,6 @@ STATISTICS = sorted(
     for path in Path().glob(pattern)
 )
 SUMMARY = f"{RESULTS}/summary/cells.parquet"
-RECORDS = record_paths("latency_probe", "drafter_scores", "width_sweep", "width")
 RENDERED = [
     *(f"{RESULTS}/figures/{name}.{suffix}" for name in FIGURES for suffix in ("pdf", "svg", "png", "csv")),
     *(f"{RESULTS}/tables/{name}.{suffix}" for name in TABLES for suffix in ("csv", "md", "tex")),
@@ -29,7 +28,7 @@ RENDERED = [
 
 rule summary:
     input:
-        records=record_paths("width_sweep", "width"),
+        records=[path for path in RECORDS if path.startswith((f"{RESULTS}/width_sweep/", f"{RESULTS}/width/"))],
         modules=["figures/summary.py", "figures/data.py", *STATISTICS],
     output:
         cells=SUMMARY,

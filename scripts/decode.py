@@ -45,7 +45,9 @@ def decode(config: DictConfig) -> None:
 
 
 def _cells(config: DictConfig) -> list[dict[str, Any]]:
-    """One row for each method and width, with what the configuration alone knows."""
+    """One row for each method, width and seed, with what the configuration alone knows."""
+    from cast.experiments.width_sweep import sampler_of
+
     widths = {"autoregressive": [0], "dflash": [(config.block_size or 1) - 1], "cast": list(config.budgets)}
     return [
         {
@@ -54,8 +56,9 @@ def _cells(config: DictConfig) -> list[dict[str, Any]]:
             "prompt_id": "",
             "prompt_index": 0,
             "repeat": 0,
-            "seed": config.seed,
+            "seed": seed,
             "temperature": config.temperature,
+            "sampler": sampler_of(method, config.sampler.value) if config.temperature else "greedy",
             "top_k": config.top_k,
             "block_size": config.block_size or 0,
             "max_new_tokens": config.max_new_tokens,
@@ -64,6 +67,7 @@ def _cells(config: DictConfig) -> list[dict[str, Any]]:
         }
         for method in (chosen.value for chosen in config.methods)
         for budget in widths[method]
+        for seed in config.seeds or [config.seed]
     ]
 
 

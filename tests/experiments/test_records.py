@@ -33,6 +33,7 @@ def decode_row(**changes):
         "repeat": 0,
         "seed": 0,
         "temperature": 0.0,
+        "sampler": "greedy",
         "top_k": 8,
         "block_size": 16,
         "max_new_tokens": 64,

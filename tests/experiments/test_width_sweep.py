@@ -220,3 +220,27 @@ def test_a_prompt_that_just_fits_runs(pair, as_records):
     prompt = Prompt(id="golden/long", text=" ".join(ids), domain="golden")
     (batch,) = width_sweep.run(pair, [prompt], spec_of(max_new_tokens=4, traced=False))
     assert len(as_records(batch, DECODE)) == 4
+
+
+def test_every_seed_runs_every_method(pair, prompts, as_records):
+    spec = spec_of(temperature=1.0, sampler="recursive", seeds=(4, 9), max_new_tokens=12)
+    (batch,) = width_sweep.run(pair, prompts[:1], spec)
+    frame = as_records(batch, DECODE)
+    timed = frame[~frame["traced"]]
+    assert timed["seed"].tolist() == [4] * 4 + [9] * 4
+    assert len(frame) == 12
+    assert set(frame[frame["traced"]]["seed"]) == {4}
+    samplers = timed.groupby("method")["sampler"].unique().map(list).to_dict()
+    assert samplers == {"autoregressive": ["walk"], "dflash": ["walk"], "cast": ["recursive"]}
+    ids = torch.tensor([int(token) for token in prompts[0].text.split()])
+    for row in batch:
+        out = cast.generate(
+            *(pair, ids, row["method"]),
+            **({"budget": row["budget"]} if row["method"] == "cast" else {}),
+            max_new_tokens=12,
+            temperature=1.0,
+            seed=row["seed"],
+            sampler=row["sampler"],
+        )
+        assert row["output_sha256"] == hashlib.sha256(",".join(map(str, out.tokens.tolist())).encode()).hexdigest()
+    assert timed["output_sha256"].nunique() > 1

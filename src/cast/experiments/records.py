@@ -22,6 +22,7 @@ from cast.experiments.files import atomic_write
 METHODS = ("autoregressive", "dflash", "cast", "eagle3", "dart", "ngram")
 ENGINES = ("eager",)
 STATUSES = ("measured", "failed")
+SAMPLERS = ("greedy", "walk", "recursive")
 STOP_REASONS = ("stop", "length")
 COMPONENTS = ("target_forward", "draft")
 EXAMPLE_KINDS = ("root", "candidate", "chain", "tree", "target")
@@ -110,6 +111,7 @@ DECODE = _schema(
         "repeat": _column(_INT, _at_least_0),
         "seed": _column(_INT),
         "temperature": _column(_FLOAT, _at_least_0),
+        "sampler": _column(_TEXT, pa.Check.isin(SAMPLERS)),  # greedy at temperature 0
         "top_k": _column(_INT, _at_least_0),
         "block_size": _column(_INT, _at_least_0),
         "max_new_tokens": _column(_INT, _at_least_1),
@@ -225,6 +227,52 @@ SCORES = _schema(
     },
     unique=["experiment", "setting", "drafter", "domain", "rank"],
     checks=_follows_status(measured=["mass", "rounds"]),
+)
+
+SCORE_LOG = _schema(
+    "score log",
+    {
+        "prompt_id": _column(_TEXT),
+        "prompt_index": _column(_INT, _at_least_0),
+        "prompt_tokens": _measured(_INT, _at_least_1),
+        "new_tokens": _measured(_INT, _at_least_1),  # emitted, the prefill's token included
+        "output_tokens": _measured(_INT, _at_least_1),  # with the continuation that ends the last rounds
+        "roots": _measured(_INT, _at_least_0),  # of which marginals are stored
+        "departures": _measured(_INT, _at_least_0),  # emitted tokens that are not the teacher-forced arg-max
+        "max_new_tokens": _measured(_INT, _at_least_1),
+        "block_size": _measured(_INT, pa.Check.ge(2)),
+        "top": _measured(_INT, _at_least_1),  # tokens stored at each root and depth
+    },
+    unique=["experiment", "setting", "drafter", "domain", "prompt_id"],
+    checks=_follows_status(
+        measured=[
+            *("prompt_tokens", "new_tokens", "output_tokens", "roots"),
+            *("departures", "max_new_tokens", "block_size", "top"),
+        ]
+    ),
+)
+
+REPLAY = _schema(
+    "replay",
+    {
+        "analysis": _column(_TEXT, _not_blank),
+        "roots": _column(_TEXT),  # at which roots rounds start: own, chain or every; "" where that says nothing
+        "method": _column(_TEXT),
+        "budget": _column(_INT, _at_least_0, nullable=True),
+        "top_k": _column(_INT, _at_least_1, nullable=True),
+        "bin": _column(_TEXT),
+        "quantity": _column(_TEXT, _not_blank),
+        "value": _measured(_FLOAT),
+        "low": _measured(_FLOAT),  # 95% interval, prompts drawn anew; empty where there is none
+        "high": _measured(_FLOAT),
+        "n": _measured(_INT, _at_least_0),  # rounds, events, nodes or batches the value rests on
+        "prompts": _measured(_INT, _at_least_0),
+    },
+    unique=[
+        *("experiment", "setting", "drafter", "domain"),
+        *("analysis", "roots", "method", "budget", "top_k", "bin", "quantity"),
+    ],
+    checks=_follows_status(measured=["value", "n", "prompts"], optional=["low", "high"]),
 )
 
 EXAMPLE = _schema(

@@ -31,7 +31,10 @@ class WidthSweepSpec:
         methods: among "autoregressive", "dflash", "cast".
         budgets: tree widths N of the cast method.
         block_size: None for the drafter's own.
-        repeats: timed runs of each prompt and method.
+        sampler: of the trees at a temperature above 0. A chain takes the direct walk: the DFlash authors'
+            acceptance on equality with the target's sample.
+        seeds: every method runs with each of them, in turn; empty for `seed` alone.
+        repeats: timed runs of each prompt, method and seed.
         traced: one more, shorter run of the first prompt, with time by stage.
         time_limit_s: no prompt starts that is not expected to end within it; the first always runs.
     """
@@ -43,6 +46,8 @@ class WidthSweepSpec:
     top_k: int = 8
     block_size: int | None = None
     seed: int = 0
+    sampler: str = "walk"
+    seeds: tuple[int, ...] = ()
     repeats: int = 1
     traced: bool = True
     time_limit_s: float | None = None
@@ -64,6 +69,7 @@ class Variant:
 @dataclass(frozen=True)
 class _Run:
     variant: Variant
+    seed: int
     repeat: int
     place: int
     traced: bool
@@ -82,7 +88,7 @@ def run(
         prompts: in their fixed order; those in `done` (ids) are skipped but keep their place in the rotation.
     """
     started = time.monotonic()
-    variants = _variants(pair, spec)
+    variants, seeds = _variants(pair, spec), spec.seeds or (spec.seed,)
     encoded = [encode_for(pair, prompt, spec.max_new_tokens) for prompt in prompts]
     pending = [index for index, prompt in enumerate(prompts) if prompt.id not in done]
     if pending:
@@ -96,15 +102,23 @@ def run(
         turn = index % len(variants)
         order = variants[turn:] + variants[:turn]
         runs = [
-            _Run(variant, repeat, place, False, _generate(pair, encoded[index], variant, spec))
+            _Run(variant, seed, repeat, place, False, _generate(pair, encoded[index], variant, spec, seed=seed))
             for repeat in range(spec.repeats)
+            for seed in seeds
             for place, variant in enumerate(order)
         ]
         expected_s = max(expected_s, time.monotonic() - begun)
         if spec.traced and index == 0:
             short = replace(spec, max_new_tokens=min(TRACED_TOKENS, spec.max_new_tokens))
             runs += [
-                _Run(variant, 0, place, True, _generate(pair, encoded[index], variant, short, traced=True))
+                _Run(
+                    variant,
+                    seeds[0],
+                    0,
+                    place,
+                    True,
+                    _generate(pair, encoded[index], variant, short, traced=True, seed=seeds[0]),
+                )
                 for place, variant in enumerate(order)
             ]
         yield _rows(pair, prompts[index], index, encoded[index], runs, spec)
@@ -122,6 +136,11 @@ def encode_for(pair: Pair, prompt: Prompt, max_new_tokens: int) -> Tensor:
     return encode(pair.tokenizer, prompt, max_tokens=pair.target.max_positions - max_new_tokens)
 
 
+def sampler_of(method: str, sampler: str) -> str:
+    """The sampler a method takes at a temperature above 0 where the trees' is `sampler`."""
+    return sampler if method not in ("autoregressive", "dflash") else "walk"
+
+
 def _variants(pair: Pair, spec: WidthSweepSpec) -> list[Variant]:
     block_size = spec.block_size or (pair.drafter.block_size if pair.drafter else 1)
     widths = {"autoregressive": [0], "dflash": [block_size - 1], "cast": spec.budgets}
@@ -134,7 +153,7 @@ def _generate(pair: Pair, input_ids: Tensor, variant: Variant, spec: WidthSweepS
         "temperature": spec.temperature,
         "top_k": spec.top_k,
         "block_size": spec.block_size,
-        "seed": spec.seed,
+        "sampler": sampler_of(variant.method, spec.sampler),
     }
     return generate(pair, input_ids, **{**arguments, **variant.arguments, **changes})
 
@@ -152,8 +171,9 @@ def _rows(
             "prompt_id": prompt.id,
             "prompt_index": index,
             "repeat": run.repeat,
-            "seed": spec.seed,
+            "seed": run.seed,
             "temperature": spec.temperature,
+            "sampler": sampler_of(run.variant.method, spec.sampler) if spec.temperature else "greedy",
             "top_k": spec.top_k,
             "block_size": spec.block_size or (pair.drafter.block_size if pair.drafter else 1),
             "max_new_tokens": limit,

@@ -11,9 +11,11 @@ from transformers.generation.logits_process import (
     NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     TopKLogitsWarper,
+    TopPLogitsWarper,
 )
 
 import cast
+from cast import CastError
 from cast.decode.proposers import top_log_probs
 
 SPECULATIVE = [("dflash", {}), ("cast", {"budget": 1}), ("cast", {"budget": 31})]
@@ -55,7 +57,8 @@ def test_plain_sampling_draws_from_the_softmax(exact, pair_name, prompt):
     assert out.tokens.tolist() == sequence[len(prompt) :].tolist()
 
 
-def test_sampled_tokens_have_the_targets_law(golden_pair):
+@pytest.mark.parametrize("sampler", ["walk", "recursive"])
+def test_sampled_tokens_have_the_targets_law(golden_pair, sampler):
     """The first two tokens over many seeds, against the target's softmax; hot, so that several are likely."""
     pair, prompt, temperature, draws = golden_pair("dflash_tiny_llama"), torch.tensor([3, 5]), 2.0, Counter()
     for seed in range(SEEDS):
@@ -65,6 +68,7 @@ def test_sampled_tokens_have_the_targets_law(golden_pair):
             max_new_tokens=2,
             temperature=temperature,
             seed=seed,
+            sampler=sampler,
             stop_token_ids=[],
         )
         draws[tuple(out.tokens.tolist())] += 1
@@ -92,6 +96,22 @@ def test_temperature_zero_ignores_the_seed(pair, prompt, plain):
     for seed in (0, 1):
         out = cast.generate(pair, prompt, max_new_tokens=20, temperature=0, seed=seed, stop_token_ids=[])
         assert out.tokens.tolist() == plain[:20]
+
+
+def test_a_seed_fixes_the_recursive_output(pair, prompt):
+    options = {"max_new_tokens": 40, "temperature": 1.0, "stop_token_ids": [], "sampler": "recursive"}
+    runs = [cast.generate(pair, prompt, budget=31, seed=seed, **options) for seed in (1, 1, 2)]
+    outputs = [run.tokens.tolist() for run in runs]
+    assert outputs[0] == outputs[1] != outputs[2]
+    assert runs[0].committed == runs[1].committed
+    assert max(runs[0].committed) > 1
+
+
+def test_an_unknown_sampler(pair, prompt):
+    for temperature in (0.0, 1.0):
+        with pytest.raises(CastError, match="walk, recursive") as error:
+            cast.generate(pair, prompt, temperature=temperature, sampler="beam")
+        assert "\n" not in str(error.value)
 
 
 # --- logits processors --------------------------------------------------------------------------
@@ -144,11 +164,13 @@ def test_processors_of_transformers(golden, pair, pair_name, prompt, method, sha
     assert out.tokens.tolist() == reference[0, len(prompt) :].tolist()
 
 
-def test_a_warper_of_transformers_while_sampling(pair, prompt, plain):
+@pytest.mark.parametrize("sampler", ["walk", "recursive"])
+def test_a_warper_of_transformers_while_sampling(pair, prompt, plain, sampler):
     """Top 1 at any temperature is greedy."""
     out = cast.generate(
         pair,
         prompt,
+        sampler=sampler,
         max_new_tokens=30,
         temperature=1.3,
         seed=5,
@@ -183,6 +205,20 @@ def test_the_processor_sees_prompt_and_output_so_far(pair, prompt, method, shape
     assert len(histories) == 1 + sum(out.committed)
     for index, history in enumerate(histories[: len(out.tokens)]):
         assert history == whole[: len(prompt) + index]
+
+
+@pytest.mark.parametrize("sampler", ["walk", "recursive"])
+def test_a_warper_bans_what_it_bans(pair, prompt, sampler):
+    """Every sampled token is in the top-p set of its own prefix, penalty included."""
+    processors = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(1.3), TopPLogitsWarper(0.7)])
+    options = {"temperature": 1.2, "sampler": sampler, "logits_processor": processors}
+    out = cast.generate(pair, prompt, budget=31, max_new_tokens=25, stop_token_ids=[], **options)
+    whole = torch.cat((prompt, out.tokens))
+    target = pair.target
+    logits = target.forward(whole, torch.arange(len(whole)), target.new_cache(len(whole)), causal=True).logits
+    for place in range(len(prompt), len(whole)):
+        scores = processors(whole[None, :place], logits[place - 1][None] / 1.2)
+        assert scores[0, whole[place]].isfinite()
 
 
 def test_the_processor_gets_scores_after_the_temperature(pair, prompt):

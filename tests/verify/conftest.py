@@ -1,11 +1,13 @@
 """Golden pairs in two precisions, and random trees, for the verification tests."""
 
 import functools
+from collections import Counter
 
 import pytest
 import torch
 
 from cast.trees import CandidateTree
+from cast.verify.chance import Chance
 
 PAIRS = ("dflash_tiny_qwen3", "dflash_tiny_llama")
 
@@ -85,3 +87,52 @@ def tree_of():
         return CandidateTree(tokens, parents, depths, torch.zeros(len(nodes)))
 
     return build
+
+
+class _Scripted(Chance):
+    """Decides as a script says; where that ends, it ends the run and tells the probabilities of what may follow."""
+
+    def __init__(self, script):
+        self.script, self.place, self.probability = script, 0, 1.0
+
+    def _decide(self, probabilities):
+        if self.place == len(self.script):
+            raise _Open(probabilities)
+        choice = self.script[self.place]
+        self.place += 1
+        self.probability *= probabilities[choice]
+        return choice
+
+    def happens(self, probability):
+        sure = min(max(probability, 0.0), 1.0)
+        return bool(self._decide([1 - sure, sure]))
+
+    def index(self, weights):
+        return self._decide([weight / sum(weights) for weight in weights])
+
+    def token(self, cumulative):
+        weights = cumulative.diff(prepend=cumulative.new_zeros(1))
+        return self._decide((weights / cumulative[-1]).tolist())
+
+
+class _Open(Exception):
+    def __init__(self, probabilities):
+        self.probabilities = probabilities
+
+
+@pytest.fixture(scope="session")
+def law_of_code():
+    """A function of a `Chance` to {its result: probability}, over all random decisions it may meet."""
+
+    def enumerate_outcomes(run):
+        outcomes, scripts = Counter(), [[]]
+        while scripts:
+            script = scripts.pop()
+            chance = _Scripted(script)
+            try:
+                outcomes[run(chance)] += chance.probability
+            except _Open as decision:
+                scripts += [[*script, i] for i, chances in enumerate(decision.probabilities) if chances > 0]
+        return outcomes
+
+    return enumerate_outcomes

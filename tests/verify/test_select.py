@@ -8,7 +8,8 @@ import torch
 from scipy.stats import chisquare
 
 from cast.errors import CastError
-from cast.verify import GreedySelector, SampledSelector, walk
+from cast.trees import CandidateTree, chain_tree
+from cast.verify import GreedySelector, RecursiveSelector, SampledSelector, walk
 
 NAN = float("nan")
 
@@ -55,10 +56,41 @@ def test_greedy_refuses_nan_in_a_visited_row_only(placed):
     assert "\n" not in str(error.value)
 
 
-def test_sampled_refuses_nan():
-    select = SampledSelector(1.0, 0).over(torch.tensor([[0.0, NAN]]), never)
-    with pytest.raises(CastError, match="NaN"):
-        select(0, [], {})
+@pytest.mark.parametrize("sampler", [SampledSelector, RecursiveSelector])
+@pytest.mark.parametrize("row", [[0.0, NAN], [float("-inf")] * 2], ids=["nan", "all banned"])
+@pytest.mark.parametrize("children", [(), (0,), (1, 0)])
+def test_samplers_refuse_a_row_without_a_law(sampler, row, children, tree_of):
+    tree = tree_of(*((token, -1) for token in children))
+    with pytest.raises(CastError, match="NaN") as error:
+        sampler(1.0, 0).walk(tree, torch.tensor([row] * 3), never)
+    assert "\n" not in str(error.value)
+
+
+def probability_of_acceptance(law_of_code, tree, p):
+    """By the recursion's own code, for the root's children."""
+
+    def accepted(chance):
+        selector = RecursiveSelector(1.0, 0)
+        selector.chance = chance
+        return tuple(selector.walk(tree, p.log()[None].repeat(len(tree) + 1, 1), never).accepted)
+
+    return law_of_code(accepted)
+
+
+@pytest.mark.parametrize("log_probs", [None, torch.tensor([-0.1])])
+def test_a_chain_is_accepted_as_by_the_direct_walk(law_of_code, log_probs):
+    """Unscored or not: one sibling is proposed with certainty, whatever q says of it."""
+    p = torch.tensor([0.5, 0.2, 0.3]).double()
+    outcomes = probability_of_acceptance(law_of_code, chain_tree(torch.tensor([2]), log_probs), p)
+    assert outcomes == pytest.approx({(2,): 0.3, (): 0.7})
+
+
+def test_siblings_without_defined_scores_count_the_same(law_of_code):
+    p = torch.tensor([0.5, 0.2, 0.3]).double()
+    for mass in ([float("-inf")] * 2, [NAN, -1.0], [-1e4, -2e4]):
+        tree = CandidateTree(*torch.tensor([[2, 0], [-1, -1], [1, 1]]), torch.tensor(mass))
+        outcomes = probability_of_acceptance(law_of_code, tree, p)
+        assert outcomes == pytest.approx({(2,): 0.3, (0,): 0.5, (): 0.2})
 
 
 def test_greedy_with_a_processor_sees_history_and_path():
@@ -106,13 +138,15 @@ def law(logits, temperature=0.7):
     return (logits.double() / temperature).softmax(-1)
 
 
-def test_the_committed_tokens_have_the_targets_law(tree_of):
+@pytest.mark.parametrize("sampler", [SampledSelector, RecursiveSelector])
+def test_the_committed_tokens_have_the_targets_law(tree_of, sampler):
     """First token, and second token given an accepted first one, by chi-square at T = 0.7."""
     logits = torch.randn(5, 5, generator=torch.Generator().manual_seed(2))
-    selector, first, second = SampledSelector(0.7, 1234), Counter(), Counter()
+    selector, first, second = sampler(0.7, 1234), Counter(), Counter()
     tree = tree_of(*NODES)
+    select = selector.over(logits, never, tree)
     for _ in range(DRAWS):
-        result = walk(tree, selector.over(logits, never))
+        result = walk(tree, select)
         committed = [*result.accepted, result.next_root]
         first[committed[0]] += 1
         if committed[0] == 3:

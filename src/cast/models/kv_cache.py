@@ -33,6 +33,13 @@ class KVCache:
         self.length = 0
         self.rotary = rotary  # phases of all its positions; with the cache, as generations may share a model
 
+    @classmethod
+    def over(cls, keys: Tensor, values: Tensor, rotary: RotaryTable | None = None) -> KVCache:
+        """An empty cache in memory that exists: keys and values [layers, kv_heads, capacity, D]."""
+        cache = cls.__new__(cls)
+        cache.keys, cache.values, cache.length, cache.rotary = keys, values, 0, rotary
+        return cache
+
     @property
     def capacity(self) -> int:
         return self.keys.shape[2]

@@ -114,16 +114,21 @@ class Target:
         other.dtype = dtype
         return other
 
-    def new_cache(self, capacity: int) -> KVCache:
-        """An empty cache for `capacity` tokens, and rotary positions to match."""
+    def rotary_table(self, positions: int) -> RotaryTable:
+        """Cosines and sines for at least that many positions."""
         table = self._rotary_table
-        if table is None or len(table.cos) < capacity:
+        if table is None or len(table.cos) < positions:
             table = self._rotary_table = RotaryTable(
                 self._rotary.inv_freq.to(self.device),
                 float(getattr(self._rotary, "attention_scaling", 1.0)),
-                capacity,
+                positions,
                 self.dtype,
             )
+        return table
+
+    def new_cache(self, capacity: int) -> KVCache:
+        """An empty cache for `capacity` tokens, and rotary positions to match."""
+        table = self.rotary_table(capacity)
         return KVCache(self.layers, self.kv_heads, self.head_dim, capacity, self.dtype, self.device, table)
 
     def embed(self, token_ids: Tensor) -> Tensor:

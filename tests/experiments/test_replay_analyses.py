@@ -1,0 +1,257 @@
+"""The offline analyses on small logs: counts by hand, optima by brute force, rows under their schema."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from cast.errors import CastError
+from cast.experiments.records import REPLAY
+from cast.experiments.replay import Roots, best_first_order
+from cast.experiments.replay_allocation import shared_budget
+from cast.experiments.replay_analyses import RANK_BANDS, ReplaySpec, analyse, regret_bound
+from cast.experiments.replay_log import PromptLog
+
+LENGTH, KEPT, VOCABULARY = 4, 40, 60
+
+
+def synthetic_logs(prompts=7, roots=30, seed=0):
+    """Outputs whose tokens are drawn from the marginals themselves: a drafter that is calibrated by design."""
+    random = np.random.default_rng(seed)
+    logs = []
+    for prompt in range(prompts):
+        logits = random.normal(size=(roots + LENGTH, VOCABULARY)) * 2.5
+        law = np.exp(logits - np.log(np.exp(logits).sum(-1, keepdims=True)))
+        output = np.array([random.choice(VOCABULARY, p=each) for each in law])
+        # The marginal of a token is the same from every root.
+        order = np.argsort(-law, axis=-1, kind="stable")[:, :KEPT]
+        known = np.log(np.take_along_axis(law, order, axis=-1)).astype(np.float32)
+        places = np.arange(roots)[:, None] + np.arange(1, LENGTH + 1)
+        output = np.append(output, 0)
+        logs.append(
+            PromptLog(
+                prompt_id=f"p{prompt}",
+                new_tokens=roots + 1,
+                output=output,
+                target_tokens=output,
+                target_gaps=np.ones(len(output)),
+                tokens=order[places],
+                log_probs=known[places],
+            )
+        )
+    return logs
+
+
+SPEC = ReplaySpec(
+    largest_budget=40,
+    top_k=8,
+    shape_budget=20,
+    budgets=(10, 20, 40),
+    batch_size=4,
+    batches=50,
+    requests=60,
+    nodes_per_request=(3,),
+    resamples=200,
+)
+
+
+@pytest.fixture(scope="module")
+def logs():
+    return synthetic_logs()
+
+
+@pytest.fixture(scope="module")
+def rows(logs):
+    import pandas as pd
+
+    return pd.DataFrame(list(analyse(logs, SPEC))).fillna({"roots": "", "method": "", "bin": ""})
+
+
+def value(rows, **where):
+    for column, wanted in where.items():
+        rows = rows[rows[column] == wanted]
+    assert len(rows) == 1, where
+    return rows.iloc[0]
+
+
+def test_rows_fit_their_schema(rows, as_records):
+    frame = as_records(rows.to_dict("records"), REPLAY)
+    assert set(frame["analysis"]) == {
+        *("budget_sweep", "fixed_shapes", "rejection_ranks", "reliability"),
+        *("mass_curve", "rank_cap", "plug_in_regret", "shared_budget"),
+    }
+    assert (frame["n"] >= 0).all()
+    with_interval = frame[frame["low"].notna()]
+    assert (with_interval["low"] <= with_interval["high"]).all()
+    gains = frame[frame["quantity"].str.contains("over")]
+    assert gains["low"].notna().all()
+
+
+def test_round_lengths_are_walks_of_each_kind_of_root(logs, rows):
+    roots = Roots.of(logs)
+    order = best_first_order(roots, 40, 8)
+    committed, rounds = roots.walk(order.accepted)
+    for budget in (1, 20, 40):
+        own = value(rows, analysis="budget_sweep", roots="own", budget=budget, top_k=8, quantity="r_pooled")
+        assert own["value"] == pytest.approx(committed[:, budget].sum() / rounds[:, budget].sum())
+        assert own["n"] == rounds[:, budget].sum()
+        every = value(rows, analysis="budget_sweep", roots="every", budget=budget, top_k=8, quantity="r_pooled")
+        assert every["value"] == pytest.approx(order.accepted[:, budget].mean() + 1)
+    at = roots.chain_rounds
+    shared = value(rows, analysis="budget_sweep", roots="chain", budget=20, top_k=8, quantity="r_gain_over_chain")
+    expected = (order.accepted[at, 20] + 1).sum() / (roots.chain[at] + 1).sum() - 1
+    assert shared["value"] == pytest.approx(expected)
+    assert shared["low"] < expected < shared["high"]
+    chain = value(rows, analysis="fixed_shapes", roots="own", method="dflash", quantity="r_gain_over_chain")
+    assert (chain["value"], chain["low"], chain["high"]) == (0, 0, 0)
+
+
+def test_bands_of_first_rejections_by_hand(logs, rows):
+    counts = dict.fromkeys(RANK_BANDS, 0)
+    whole = 0
+    for log in logs:
+        place = 0
+        while place < len(log.tokens):
+            wanted = log.output[place + 1 : place + 1 + LENGTH]
+            ranks = [np.flatnonzero(row == token) for row, token in zip(log.tokens[place], wanted, strict=True)]
+            ranks = [int(found[0]) + 1 if len(found) else KEPT + 1 for found in ranks]
+            first = next((rank for rank in ranks if rank > 1), None)
+            if first is None:
+                whole += 1
+            else:
+                band = next(b for b, (low, high) in RANK_BANDS.items() if low <= first <= (high or first))
+                counts[band] += 1
+            place += next((depth for depth, rank in enumerate(ranks) if rank > 1), LENGTH) + 1
+    events = sum(counts.values())
+    for band, count in counts.items():
+        share = value(rows, analysis="rejection_ranks", bin=band)
+        assert share["value"] == pytest.approx(count / events)
+        assert share["n"] == events
+    assert value(rows, analysis="rejection_ranks", quantity="rounds_without_rejection")["value"] == whole
+
+
+def test_a_calibrated_drafter_is_reliable_and_every_node_is_counted(logs, rows):
+    capped = rows[(rows["analysis"] == "reliability") & (rows["top_k"] == 8)]
+    counts = capped[capped["quantity"] == "count"]
+    assert len(counts) == 10
+    assert counts["value"].sum() == 8 * len(Roots.of(logs).chain_rounds)
+    for name, each in capped[capped["quantity"] != "count"].groupby("bin"):
+        by = each.set_index("quantity")
+        assert by.loc["hit_rate", "low"] <= by.loc["hit_rate", "value"] <= by.loc["hit_rate", "high"]
+        low, high = map(float, name.split("-"))
+        assert low <= by.loc["confidence", "value"] <= high
+        if by.loc["hit_rate", "n"] >= 30:
+            assert abs(by.loc["hit_rate", "value"] - by.loc["confidence", "value"]) < 0.25
+
+
+def test_the_mass_curve_is_the_mean_of_sorted_masses(logs, rows):
+    roots = Roots.of(logs)
+    masses = best_first_order(roots, 40, 8).mass[roots.chain_rounds].mean(axis=0)
+    curve = rows[rows["analysis"] == "mass_curve"]
+    np.testing.assert_allclose(curve["value"], masses, rtol=1e-6)
+    assert (curve["budget"] == np.arange(1, 41)).all()
+
+
+def test_the_rank_cap_costs_what_the_two_orders_say(logs, rows):
+    roots = Roots.of(logs)
+    at = roots.chain_rounds
+    capped, full = (best_first_order(roots, 40, cap).accepted[at, 20] + 1 for cap in (8, None))
+    found = value(rows, analysis="rank_cap", roots="chain", budget=20, quantity="r_capped_over_full")
+    assert found["value"] == pytest.approx(capped.sum() / full.sum() - 1)
+    share = value(rows, analysis="rank_cap", bin="all depths")
+    assert share["value"] == pytest.approx((roots.ranks[at] >= 8).mean())
+    assert share["n"] == len(at) * LENGTH
+
+
+def prefix_closed(nodes, size):
+    """Every prefix-closed set of rank tuples of that size."""
+    found = {frozenset()}
+    for _ in range(size):
+        found = {
+            grown | {node}
+            for grown in found
+            for node in nodes
+            if node not in grown and (len(node) == 1 or node[:-1] in grown)
+        }
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("budget", [1, 2, 4, 6])
+def test_proposition_1_by_brute_force(seed, budget):
+    """Regret is the best prefix-closed set's minus the plug-in's; the bound is a sum over a symmetric difference."""
+    random = np.random.default_rng(seed)
+    length, kept = 3, 2
+    scores = -np.sort(random.exponential(1.0, (1, length, kept)), axis=-1).astype(np.float32)
+    roots = Roots(scores, random.integers(0, kept + 1, (1, length)), (1,))
+    order = best_first_order(roots, budget)
+    nodes = [ranks for depth in range(1, length + 1) for ranks in itertools.product(range(kept), repeat=depth)]
+    mass = {node: float(np.exp(sum(scores[0, d, rank] for d, rank in enumerate(node)))) for node in nodes}
+    path = {tuple(roots.ranks[0, :depth].tolist()) for depth in range(1, length + 1)} & set(nodes)
+    path = {node for node in path if all(node[:d] in path for d in range(1, len(node)))}
+    sets = prefix_closed(nodes, budget)
+    best = max(len(path & chosen) for chosen in sets)
+    plug_in = max(sets, key=lambda chosen: sum(mass[node] for node in chosen))
+    assert len(path & plug_in) == order.accepted[0, budget]
+    oracle = np.minimum(roots.path(kept), budget)
+    assert oracle[0] == best
+    bound = regret_bound(roots, order, budget, oracle)[0]
+    # The optimum that shares most with the plug-in tree; others bound the regret more loosely.
+    differences = [
+        sum(abs((node in path) - mass[node]) for node in chosen ^ plug_in)
+        for chosen in sets
+        if len(path & chosen) == best
+    ]
+    assert bound == pytest.approx(min(differences), abs=1e-5)
+    assert best - len(path & plug_in) <= bound + 1e-6
+
+
+def test_regret_never_passes_its_bound(rows):
+    broken = rows[rows["quantity"] == "rounds_above_bound"]
+    assert len(broken) == 3
+    assert (broken["value"] == 0).all()
+    for budget in SPEC.budgets:
+        at = {"analysis": "plug_in_regret", "budget": budget, "roots": "chain"}
+        assert 0 <= value(rows, **at, quantity="regret")["value"] <= value(rows, **at, quantity="regret_bound")["value"]
+
+
+def splits(size, budget):
+    return (split for split in itertools.product(range(budget + 1), repeat=size) if sum(split) <= budget)
+
+
+@pytest.mark.parametrize("share", [1, 2])
+def test_the_shared_budget_by_brute_force(share):
+    random = np.random.default_rng(4)
+    scores = -np.sort(random.exponential(1.0, (3, 3, 3)), axis=-1).astype(np.float32)
+    roots = Roots(scores, random.integers(0, 2, (3, 3)), (3,))
+    order = best_first_order(roots, 10)
+    accepted, budget = order.accepted, 3 * share
+    found = shared_budget(order, batch_size=3, batches=4, nodes_per_request=share, seed=0)
+    # Every batch holds all three requests, in another order.
+    assert (found["uniform"] == accepted[:, share].sum()).all()
+    best = max(sum(accepted[r, n] for r, n in enumerate(split)) for split in splits(3, budget))
+    assert (found["hindsight"] == best).all()
+    masses = sorted(((m, r) for r in range(3) for m in order.log_mass[r].tolist()), reverse=True)[:budget]
+    given = [sum(owner == r for _, owner in masses) for r in range(3)]
+    assert (found["best_first"] == sum(accepted[r, n] for r, n in enumerate(given))).all()
+
+
+def test_policies_keep_their_order(logs):
+    roots = Roots.of(logs)
+    order = best_first_order(roots.chosen(roots.chain_rounds), 40, 8)
+    found = shared_budget(order, batch_size=8, batches=100, nodes_per_request=4, seed=1)
+    again = shared_budget(order, batch_size=8, batches=100, nodes_per_request=4, seed=1)
+    assert all((found[name] == again[name]).all() for name in found)
+    assert (found["hindsight"] >= np.maximum(found["uniform"], found["best_first"])).all()
+    assert found["best_first"].mean() > found["uniform"].mean()
+
+
+def test_a_log_without_a_round_or_with_too_few_tokens(logs):
+    with pytest.raises(CastError, match="no round to replay"):
+        list(analyse([], SPEC))
+    few = [
+        PromptLog(**(vars(log) | {"tokens": log.tokens[:, :, :4], "log_probs": log.log_probs[:, :, :4]}))
+        for log in logs
+    ]
+    with pytest.raises(CastError, match="4 tokens a depth, too few for top_k=8"):
+        next(analyse(few, SPEC))

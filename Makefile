@@ -3,6 +3,8 @@
 # make help        the rest
 
 STUDY ?= embedded
+# How the study shrinks, a name of conf/scale: SCALE=tiny
+SCALE ?=
 # Hydra overrides of every job, a JSON list: OVERRIDES='["seed=1","budgets=[15,31]"]'
 OVERRIDES ?=
 CORES ?= all
@@ -10,23 +12,24 @@ PYTHON ?= python3
 
 BIN := .venv/bin
 STAMP := .venv/.installed
-RESULTS := results/$(STUDY)
+RESULTS := results/$(STUDY)$(if $(SCALE),-$(SCALE))
 REPORT := $(RESULTS)/report.html
 SNAKEMAKE := $(BIN)/snakemake --cores $(CORES)
-CONFIG := --config study=$(STUDY) $(if $(OVERRIDES),'overrides=$(OVERRIDES)')
+CONFIG := --config study=$(STUDY) $(if $(SCALE),scale=$(SCALE)) $(if $(OVERRIDES),'overrides=$(OVERRIDES)')
 
-.PHONY: help setup reproduce report dry-run resume retry test lint format clean-study
+.PHONY: help setup plan reproduce report dry-run resume retry test lint format clean-study
 
 help:
 	@echo 'make setup        .venv with the exact versions of requirements.lock'
 	@echo 'make reproduce    setup, study $(STUDY), its report; run it again to continue'
+	@echo 'make plan         what the study measures, by measurement of the paper, and what it needs'
 	@echo 'make dry-run      what the study would still run, and how long it may take'
 	@echo 'make resume       after a crash: refuse while a job is alive, else unlock and continue'
 	@echo 'make retry        delete the records with failed cells, then reproduce'
 	@echo 'make clean-study  delete the results of the study'
 	@echo 'make test         setup, all tests'
 	@echo 'make lint         ruff'
-	@echo 'Variables: STUDY=$(STUDY) CORES=$(CORES) PYTHON=$(PYTHON) OVERRIDES=["key=value",...]'
+	@echo 'Variables: STUDY=$(STUDY) SCALE=$(SCALE) CORES=$(CORES) PYTHON=$(PYTHON) OVERRIDES=["key=value",...]'
 
 setup: $(STAMP)
 
@@ -54,9 +57,12 @@ report: setup
 	  $(SNAKEMAKE) --report $(REPORT) $(CONFIG) 'gpus=[]'; \
 	fi
 
+plan: setup
+	@PYTHONPATH=scripts $(BIN)/python -m workflow.lib.plan $(STUDY) '$(OVERRIDES)' '$(SCALE)'
+
 dry-run: setup
 	@$(SNAKEMAKE) -n $(CONFIG)
-	@PYTHONPATH=scripts $(BIN)/python -m workflow.lib.estimate $(STUDY) '$(OVERRIDES)'
+	@PYTHONPATH=scripts $(BIN)/python -m workflow.lib.estimate $(STUDY) '$(OVERRIDES)' '$(SCALE)'
 
 resume: setup
 	@$(BIN)/python -m workflow.lib.resume $(RESULTS)

@@ -27,7 +27,7 @@ _DISK_BYTES = 200 * 2**20
 
 
 def preflight(config: DictConfig) -> None:
-    study = expand(config.study.name, list(config.overrides))
+    study = expand(config.study.name, list(config.overrides), scale=config.scale and config.scale.name)
     composed = [(job, job.compose()) for job in study.jobs]
     for job, job_config in composed:
         _check_job(job, job_config)
@@ -71,6 +71,10 @@ def _check_checkpoint(source: str) -> str:
         return "converted"
     if pairs.is_hub_id(source):
         return "from the hub, when its job runs"
+    if source.startswith("random:"):
+        return "drawn from a seed"
+    if source == "none":
+        return "none needed"
     if not Path(source, "config.json").is_file():
         raise CastError(f"checkpoint {source} is missing or has no config.json; give a folder or a hub id")
     return "on disk"

@@ -6,6 +6,7 @@ both read it here.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,20 +98,35 @@ class StudyMatrix:
 
 def load_study(name: str, conf: Path = CONF) -> schema.Study:
     """Read and check ``conf/study/<name>.yaml``."""
-    path = conf / "study" / f"{name}.yaml"
+    return _load("study", name, schema.Study, conf)
+
+
+def load_scale(name: str, conf: Path = CONF) -> schema.Scale:
+    """Read and check ``conf/scale/<name>.yaml``."""
+    return _load("scale", name, schema.Scale, conf)
+
+
+def _load(group: str, name: str, node: type, conf: Path) -> DictConfig:
+    path = conf / group / f"{name}.yaml"
     if not NAME.fullmatch(name) or not path.is_file():
-        raise ConfigurationError(f"unknown study '{name}'; known: {', '.join(composition.options('study', conf))}")
+        raise ConfigurationError(f"unknown {group} '{name}'; known: {', '.join(composition.options(group, conf))}")
     try:
-        return OmegaConf.merge(OmegaConf.structured(schema.Study), OmegaConf.load(path))
+        return OmegaConf.merge(OmegaConf.structured(node), OmegaConf.load(path))
     except OmegaConfBaseException as error:
-        raise ConfigurationError(f"conf/study/{path.name}: {one_line(error)}") from None
+        raise ConfigurationError(f"conf/{group}/{path.name}: {one_line(error)}") from None
 
 
-def expand(name: str, overrides: Sequence[str] = (), conf: Path = CONF) -> StudyMatrix:
-    """The jobs of a study on this machine; ``overrides`` go to every job that knows their key."""
+def expand(name: str, overrides: Sequence[str] = (), conf: Path = CONF, scale: str | None = None) -> StudyMatrix:
+    """The jobs of a study on this machine; ``overrides`` go to every job that knows their key.
+
+    ``scale``: a name of ``conf/scale``; the shrunken study has a name and results of its own.
+    """
     study = load_study(name, conf)
-    jobs = tuple(_jobs(study, tuple(overrides), conf))
-    return StudyMatrix(name, study.about, jobs, tuple(overrides))
+    jobs = list(_jobs(study, tuple(overrides), conf))
+    if scale:
+        shrunk = load_scale(scale, conf)
+        jobs = [_scaled(job, shrunk, tuple(overrides), conf) for job in jobs]
+    return StudyMatrix(f"{name}-{scale}" if scale else name, study.about, tuple(jobs), tuple(overrides))
 
 
 def _jobs(study: DictConfig, overrides: tuple[str, ...], conf: Path) -> Iterator[StudyJob]:
@@ -122,18 +138,51 @@ def _jobs(study: DictConfig, overrides: tuple[str, ...], conf: Path) -> Iterator
         for setting in (replaced.get(setting, setting) for setting in entry.settings):
             _check_name("setting", setting, composition.options("setting", conf), study.name)
             apart = entry.by_setting.get(setting) or schema.SettingEntry()
-            values = dict(_flat(entry.overrides, replaced)) | dict(_flat(apart.overrides, replaced))
-            own = tuple(composition.as_override(*item) for item in values.items())
             for domain in apart.domains or entry.domains:
                 _check_name("domain", domain, [*composition.options("domain", conf), "random"], study.name)
+                given = (entry.overrides, entry.by_domain.get(domain, {}), apart.overrides)
+                values = {key: value for part in given for key, value in _flat(part, replaced)}
                 yield StudyJob(
                     study=study.name,
                     experiment=experiment,
                     setting=setting,
                     domain=domain,
-                    overrides=(*own, *extra),
-                    estimate_s=float(entry.estimate_s),
+                    overrides=(*_strings(values), *extra),
+                    estimate_s=float(apart.estimate_s or entry.estimate_s),
                 )
+
+
+def _scaled(job: StudyJob, scale: DictConfig, overrides: tuple[str, ...], conf: Path) -> StudyJob:
+    """The same job with other checkpoints, prompts and counts; the user's own overrides stay last."""
+    values = {
+        **_replaced_sources(composition.plain(job.compose(conf)), scale.sources),
+        **{f"domain.{key}": value for key, value in scale.domains.get(job.domain, {}).items()},
+    }
+    shared = composition.applicable(_strings(scale.overrides), job.experiment)
+    own = scale.experiments.get(job.experiment, {})
+    extra = composition.applicable(overrides, job.experiment)
+    return dataclasses.replace(
+        job,
+        study=f"{job.study}-{scale.name}",
+        overrides=(*job.overrides, *_strings(values), *shared, *_strings(own), *extra),
+        estimate_s=float(scale.estimate_s),
+    )
+
+
+def _replaced_sources(config: Mapping[str, Any], sources: Mapping[str, str], path: str = "") -> dict[str, Any]:
+    """Overrides for every ``source`` of a configuration, at any depth, that has a replacement."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            found |= _replaced_sources(value, sources, f"{path}{key}.")
+        elif key == "source" and value in sources:
+            found |= {f"{path}source": sources[value], f"{path}revision": None}
+    return found
+
+
+def _strings(values: Mapping[str, Any]) -> list[str]:
+    plain = OmegaConf.to_container(OmegaConf.create(dict(values)))
+    return [composition.as_override(key, value) for key, value in plain.items()]
 
 
 def _flat(overrides: Mapping[str, Any], replaced: dict[str, str]) -> Iterator[tuple[str, Any]]:

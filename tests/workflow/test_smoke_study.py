@@ -175,7 +175,7 @@ def test_lint_is_clean(smoke):
     ("arguments", "message"),
     [
         (("study=nope",), "unknown study 'nope'; known: embedded"),
-        (("study=smoke", "budgets=[1]"), "unknown --config key 'budgets'; known: study, gpus, overrides"),
+        (("study=smoke", "budgets=[1]"), "unknown --config key 'budgets'; known: study, scale, gpus, overrides"),
         (("study=smoke", 'overrides=["seed=abc"]'), "Error merging override seed=abc"),
         (("study=smoke", "gpus=[a6000]"), "gpus=['a6000']; the devices of study smoke: cpu_1thread"),
     ],

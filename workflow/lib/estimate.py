@@ -48,10 +48,11 @@ def tell(study: str, jobs: Sequence[StudyJob]) -> str:
     return f"study {study}: {parts}, then figures and tables; about {duration(total)}"
 
 
-def main(study: str, overrides: str = "") -> int:
+def main(study: str, overrides: str = "", scale: str = "") -> int:
     """``overrides``: a JSON list of Hydra overrides, or nothing."""
     try:
-        print(tell(study, to_measure(expand(study, options.strings("overrides", overrides or [])).jobs)))
+        matrix = expand(study, options.strings("overrides", overrides or []), scale=scale or None)
+        print(tell(matrix.name, to_measure(matrix.jobs)))
     except ConfigurationError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

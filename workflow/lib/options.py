@@ -9,17 +9,19 @@ from typing import Any
 
 from jobs.composition import ConfigurationError
 
-KNOWN = ("study", "gpus", "overrides")
+KNOWN = ("study", "scale", "gpus", "overrides")
 
 
 @dataclass(frozen=True)
 class Options:
     """``study``: the matrix. ``gpus``: devices whose settings are measured (None: all; empty: none, only
-    render). ``overrides``: Hydra overrides that every job gets as they are."""
+    render). ``overrides``: Hydra overrides that every job gets as they are. ``scale``: how the study shrinks,
+    a name of ``conf/scale``."""
 
     study: str = "embedded"
     gpus: tuple[str, ...] | None = None
     overrides: tuple[str, ...] = ()
+    scale: str | None = None
 
 
 def read(config: Mapping[str, Any]) -> Options:
@@ -37,6 +39,7 @@ def read(config: Mapping[str, Any]) -> Options:
     gpus = config.get("gpus")
     return Options(
         study=str(config.get("study", "embedded")),
+        scale=str(config["scale"]) if config.get("scale") else None,
         gpus=None if gpus is None else strings("gpus", gpus),
         overrides=strings("overrides", config.get("overrides", [])),
     )

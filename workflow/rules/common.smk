@@ -30,7 +30,7 @@ PYTHON = escape(shlex.quote(sys.executable))
 
 try:
     OPTIONS = options.read(config)
-    MATRIX = expand(OPTIONS.study, OPTIONS.overrides)
+    MATRIX = expand(OPTIONS.study, OPTIONS.overrides, scale=OPTIONS.scale)
     COMPOSED = {job: job.compose() for job in MATRIX.jobs}
     SOURCES = {job: MATRIX.sources(job) for job in MATRIX.jobs}
 except ConfigurationError as error:
@@ -45,7 +45,9 @@ BOOKKEEPING = escape(shlex.join(BOOKKEEPING_OVERRIDES))
 
 STUDY = MATRIX.name
 RESULTS = f"results/{STUDY}"
-PREFLIGHT_ARGUMENTS = [f"study={STUDY}", f"overrides={composition.override_list(OPTIONS.overrides)}"]
+# The same choice for another call of Snakemake, and for the checks.
+CHOICE = [f"study={OPTIONS.study}", *([f"scale={OPTIONS.scale}"] if OPTIONS.scale else [])]
+PREFLIGHT_ARGUMENTS = [*CHOICE, f"overrides={composition.override_list(OPTIONS.overrides)}"]
 DEVICES = {composed.device.name for composed in COMPOSED.values()}
 if not set(OPTIONS.gpus or ()) <= DEVICES:
     raise WorkflowError(f"gpus={list(OPTIONS.gpus)}; the devices of study {STUDY}: {', '.join(sorted(DEVICES))}")
@@ -197,4 +199,4 @@ onstart:
 onerror:
     if MEASURED_JOBS and record_paths():
         command = [sys.executable, "-m", "snakemake", "--snakefile", workflow.main_snakefile, "--nolock", "--quiet", "all"]
-        subprocess.run([*command, "--config", f"study={STUDY}", "gpus=[]"], check=False)
+        subprocess.run([*command, "--config", *CHOICE, "gpus=[]"], check=False)

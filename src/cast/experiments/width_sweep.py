@@ -15,6 +15,7 @@ from torch import Tensor
 from cast.decode import Generation, generate
 from cast.errors import CastError
 from cast.experiments.exactness import NO_DEPARTURE, check_fp32_departure, departure, repeat_share, top_two_gap
+from cast.experiments.memory import shortage
 from cast.experiments.prompts import Prompt, encode
 from cast.models import Pair
 
@@ -73,7 +74,8 @@ class _Run:
     repeat: int
     place: int
     traced: bool
-    out: Generation
+    out: Generation | str
+    """What was decoded, or why the memory did not suffice."""
 
 
 def run(
@@ -93,7 +95,7 @@ def run(
     pending = [index for index, prompt in enumerate(prompts) if prompt.id not in done]
     if pending:
         for variant in variants:
-            _generate(pair, encoded[pending[0]], variant, spec, max_new_tokens=min(WARM_UP_TOKENS, spec.max_new_tokens))
+            _attempt(pair, encoded[pending[0]], variant, spec, max_new_tokens=min(WARM_UP_TOKENS, spec.max_new_tokens))
     expected_s = 0.0  # for one more prompt: the slowest so far
     for index in pending:
         begun = time.monotonic()
@@ -102,7 +104,7 @@ def run(
         turn = index % len(variants)
         order = variants[turn:] + variants[:turn]
         runs = [
-            _Run(variant, seed, repeat, place, False, _generate(pair, encoded[index], variant, spec, seed=seed))
+            _Run(variant, seed, repeat, place, False, _attempt(pair, encoded[index], variant, spec, seed=seed))
             for repeat in range(spec.repeats)
             for seed in seeds
             for place, variant in enumerate(order)
@@ -117,7 +119,7 @@ def run(
                     0,
                     place,
                     True,
-                    _generate(pair, encoded[index], variant, short, traced=True, seed=seeds[0]),
+                    _attempt(pair, encoded[index], variant, short, traced=True, seed=seeds[0]),
                 )
                 for place, variant in enumerate(order)
             ]
@@ -147,6 +149,19 @@ def _variants(pair: Pair, spec: WidthSweepSpec) -> list[Variant]:
     return [Variant(method, budget) for method in spec.methods for budget in widths[method]]
 
 
+def _attempt(pair: Pair, input_ids: Tensor, variant: Variant, spec: WidthSweepSpec, **changes) -> Generation | str:
+    """The generation; a reason where memory does not suffice for this width, which costs the others nothing."""
+    try:
+        return _generate(pair, input_ids, variant, spec, **changes)
+    except (MemoryError, RuntimeError) as error:
+        reason = shortage(error)
+        if not reason:
+            raise
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return reason
+
+
 def _generate(pair: Pair, input_ids: Tensor, variant: Variant, spec: WidthSweepSpec, **changes) -> Generation:
     arguments = {
         "max_new_tokens": spec.max_new_tokens,
@@ -161,7 +176,8 @@ def _generate(pair: Pair, input_ids: Tensor, variant: Variant, spec: WidthSweepS
 def _rows(
     pair: Pair, prompt: Prompt, index: int, input_ids: Tensor, runs: list[_Run], spec: WidthSweepSpec
 ) -> list[dict[str, Any]]:
-    plain = next((run.out.tokens.tolist() for run in runs if run.variant.method == "autoregressive"), None)
+    decoded = [run for run in runs if isinstance(run.out, Generation)]
+    plain = next((run.out.tokens.tolist() for run in decoded if run.variant.method == "autoregressive"), None)
     rows = []
     for run in runs:
         limit = min(TRACED_TOKENS, spec.max_new_tokens) if run.traced else spec.max_new_tokens
@@ -181,7 +197,9 @@ def _rows(
             "traced": run.traced,
             "prompt_tokens": len(input_ids),
         }
-        if run.out.committed:
+        if isinstance(run.out, str):
+            row |= {"status": "failed", "reason": run.out}
+        elif run.out.committed:
             expected = None if plain is None else plain[:limit]
             row |= _measured(run.out, run.traced) | _exactness(pair, input_ids, run.variant, spec, run.out, expected)
         else:

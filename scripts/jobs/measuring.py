@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from cast.errors import CastError
 from cast.experiments import device
+from cast.experiments.memory import shortage
 from cast.experiments.partial import Partial
 from cast.experiments.provenance import Provenance, code_version
 from jobs import inputs, pairs
@@ -52,6 +53,20 @@ def require_domain(config: DictConfig) -> None:
         raise CastError(f"no domain given; add domain=<name>, one of {', '.join(options('domain'))}")
 
 
+def check_source(key: str, path: str, found: pd.Series, wanted: str, what: str) -> None:
+    """Refuse a record of another setting, drafter or domain as the input of a job that measures nothing itself.
+
+    Raises:
+        CastError: ``found``, that column of the record, holds other values than ``wanted``.
+    """
+    others = sorted(set(found) - {wanted})
+    if others:
+        raise CastError(
+            f"inputs.{key}={path} was measured for {what} {', '.join(others)}, but this job is for {wanted}; "
+            f"give the record of {what} {wanted}"
+        )
+
+
 SMALLEST = {
     "budgets": 0,
     "packed_tokens": 1,
@@ -66,6 +81,15 @@ SMALLEST = {
     "prefix_tokens": 1,
     "prompt_limit": 1,
     "time_limit_s": 0,
+    "top": 1,
+    "roots_at_once": 1,
+    "largest_budget": 1,
+    "shape_budget": 1,
+    "batch_size": 2,
+    "batches": 1,
+    "requests": 2,
+    "nodes_per_request": 1,
+    "resamples": 1,
 }
 """Least value of a key, in whichever experiment has it."""
 
@@ -233,13 +257,11 @@ def guarded(work: Callable[[], None]) -> str:
         work()
     except Unavailable as error:
         return str(error)
-    except MemoryError:
-        return "out of memory"
-    except RuntimeError as error:  # torch's out-of-memory errors, on a GPU and on the CPU
-        text = str(error)
-        if type(error).__name__ == "OutOfMemoryError" or "not enough memory" in text:
-            return f"out of memory: {text.splitlines()[0][:160]}"
-        raise
+    except (MemoryError, RuntimeError) as error:
+        reason = shortage(error)
+        if not reason:
+            raise
+        return reason
     return ""
 
 

@@ -140,6 +140,27 @@ def test_memory_that_does_not_suffice_keeps_what_was_measured(tiny_job, monkeypa
     assert frame[frame.status == "failed"].reason.str.startswith("out of memory").all()
 
 
+def test_memory_that_does_not_suffice_at_one_width_costs_the_others_nothing(tiny_job, monkeypatch):
+    from cast.experiments import width_sweep
+
+    whole = width_sweep.generate
+
+    def runs_out(*arguments, **options):
+        if options.get("budget") == 15:
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried ...")
+        return whole(*arguments, **options)
+
+    monkeypatch.setattr(width_sweep, "generate", runs_out)
+    config = tiny_job("width_sweep", *SWEEP)
+    decode(config)
+    frame = read_records(config.out, DECODE)
+    failed = frame[frame.status == "failed"]
+    assert set(failed.budget) == {15}
+    assert failed.reason.str.startswith("out of memory").all()
+    assert set(failed.prompt_id) == set(frame.prompt_id)
+    assert len(frame[frame.budget == 7]) == len(failed) * 2  # the chain of block 8, and the tree
+
+
 def test_a_mistake_of_the_program_is_no_record(tiny_job, monkeypatch):
     monkeypatch.setattr(pairs, "load", lambda *_: 1 / 0)
     config = tiny_job("width_sweep", *SWEEP)

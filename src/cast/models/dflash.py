@@ -7,6 +7,7 @@ position. Embedding table and language-model head are the target's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,9 +15,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cast.errors import CastError
+from cast.models.head import DraftHead, check_sizes, count, positive, rope_theta, section
 from cast.models.kv_cache import KVCache
-from cast.models.layers import RotaryTable, attend, rotate
+from cast.models.layers import attend, rotate
 from cast.models.target import Target
+
+KeysValues = tuple[Tensor, Tensor]
+"""Keys and values of the same tokens, each [n, kv_heads, D]."""
+
+BlockAttention = Callable[[int, Tensor, KeysValues, KeysValues], Tensor]
+"""(layer, queries of the block [n, heads, D], of the fresh context, of the block) to [n, heads * D]."""
 
 
 @dataclass(frozen=True)
@@ -46,51 +54,33 @@ class DFlashConfig:
         """
         if "DFlashDraftModel" not in (raw.get("architectures") or []):
             raise CastError(f"not a DFlash drafter: its config.json has architectures {raw.get('architectures')}")
-        block = _section(raw, "dflash_config")
+        block = section(raw, "dflash_config")
         second_generation = [key for key in block if key.startswith(("conv_", "selector_"))]
         if second_generation:
             raise CastError(f"DFlash 2 checkpoints are not supported (config key {second_generation[0]!r})")
-        rope = _section(raw, "rope_parameters") or _section(raw, "rope_scaling")
-        if rope.get("rope_type", rope.get("type", "default")) != "default":
-            raise CastError(f"a drafter with scaled RoPE is not supported: {rope}")
-        layers, heads = _count(raw, "num_hidden_layers"), _count(raw, "num_attention_heads")
-        hidden_size = _count(raw, "hidden_size")
+        theta = rope_theta(raw)
+        layers, heads = count(raw, "num_hidden_layers"), count(raw, "num_attention_heads")
+        hidden_size = count(raw, "hidden_size")
         taps = block.get("target_layer_ids")
         if taps is None:
-            taps = default_target_layers(_count(raw, "num_target_layers"), layers)
+            taps = default_target_layers(count(raw, "num_target_layers"), layers)
         if not isinstance(taps, list) or not taps or not all(type(layer) is int for layer in taps):
             raise CastError(f"target_layer_ids in the drafter's config.json must be a list of layers, not {taps!r}")
         return cls(
             hidden_size=hidden_size,
-            intermediate_size=_count(raw, "intermediate_size"),
+            intermediate_size=count(raw, "intermediate_size"),
             layers=layers,
             heads=heads,
-            kv_heads=_count(raw, "num_key_value_heads", heads),
-            head_dim=_count(raw, "head_dim", hidden_size // heads),
-            rms_norm_eps=_positive(raw, "rms_norm_eps"),
-            rope_theta=_positive(rope if rope.get("rope_theta") is not None else raw, "rope_theta"),
+            kv_heads=count(raw, "num_key_value_heads", heads),
+            head_dim=count(raw, "head_dim", hidden_size // heads),
+            rms_norm_eps=positive(raw, "rms_norm_eps"),
+            rope_theta=theta,
             attention_bias=bool(raw.get("attention_bias", False)),
-            block_size=_count(raw if raw.get("block_size") is not None else block, "block_size", at_least=2),
+            block_size=count(raw if raw.get("block_size") is not None else block, "block_size", at_least=2),
             mask_token_id=_mask_token(block),
             target_layer_ids=tuple(taps),
-            vocab_size=_count(raw, "vocab_size") if raw.get("vocab_size") is not None else None,
+            vocab_size=count(raw, "vocab_size") if raw.get("vocab_size") is not None else None,
         )
-
-
-def _section(raw: dict, key: str) -> dict:
-    section = raw.get(key) or {}
-    if not isinstance(section, dict):
-        raise CastError(f"{key} in the drafter's config.json must be an object, not {section!r}")
-    return section
-
-
-def _count(raw: dict, key: str, default: int | None = None, *, at_least: int = 1) -> int:
-    value = raw.get(key)
-    if value is None and default is not None:
-        return default
-    if type(value) is not int or value < at_least:
-        raise CastError(f"{key} in the drafter's config.json must be a whole number from {at_least}, not {value!r}")
-    return value
 
 
 def _mask_token(block: dict) -> int:
@@ -98,13 +88,6 @@ def _mask_token(block: dict) -> int:
     if type(token) is not int or token < 0:
         raise CastError(f"the drafter's config.json names no mask token: mask_token_id is {token!r}")
     return token
-
-
-def _positive(raw: dict, key: str) -> float:
-    value = raw.get(key)
-    if type(value) not in (int, float) or not value > 0:
-        raise CastError(f"{key} in the drafter's config.json must be a number above 0, not {value!r}")
-    return float(value)
 
 
 def default_target_layers(target_layers: int, draft_layers: int) -> list[int]:
@@ -160,22 +143,18 @@ class DFlashLayer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
 
 
-class DFlashDrafter(nn.Module):
-    """The head. Parameter names are those of the public checkpoints.
+class DFlashDrafter(DraftHead):
+    """The head. Parameter names are those of the public checkpoints."""
 
-    One generation's state (its feature cache) lives in the `KVCache` that `new_cache` returns, so one
-    drafter serves any number of generations at once.
-    """
+    kind = "DFlash"
 
     def __init__(self, config: DFlashConfig):
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         hidden = config.hidden_size
         self.fc = nn.Linear(len(config.target_layer_ids) * hidden, hidden, bias=False)
         self.hidden_norm = nn.RMSNorm(hidden, config.rms_norm_eps)
         self.layers = nn.ModuleList(DFlashLayer(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(hidden, config.rms_norm_eps)
-        self._rotary_table: RotaryTable | None = None
 
     @property
     def block_size(self) -> int:
@@ -187,20 +166,8 @@ class DFlashDrafter(nn.Module):
         return self.config.target_layer_ids
 
     def check_fits(self, target) -> None:
-        """Raise a CastError unless this head was made for a target of that shape.
-
-        Args:
-            target: the transformers configuration of the target.
-        """
         config, layers = self.config, target.num_hidden_layers
-        if config.hidden_size != target.hidden_size:
-            raise CastError(
-                f"the drafter's hidden size {config.hidden_size} does not fit the target's {target.hidden_size}"
-            )
-        if config.vocab_size is not None and config.vocab_size != target.vocab_size:
-            raise CastError(
-                f"the drafter's vocabulary of {config.vocab_size} tokens is not the target's of {target.vocab_size}"
-            )
+        check_sizes(config.hidden_size, config.vocab_size, target)
         if not 0 <= config.mask_token_id < target.vocab_size:
             raise CastError(
                 f"the drafter's mask token {config.mask_token_id} is outside the target's vocabulary of "
@@ -215,22 +182,6 @@ class DFlashDrafter(nn.Module):
                 f"the drafter taps target layer {outside[0]}, but this target has layers 0 to {layers - 1} "
                 f"of which 0 to {layers - 2} can be tapped"
             )
-
-    def rotary_table(self, positions: int) -> RotaryTable:
-        """Cosines and sines for at least that many positions."""
-        weight = self.fc.weight
-        table = self._rotary_table
-        if table is None or len(table.cos) < positions or table.cos.dtype != weight.dtype:
-            exponent = torch.arange(0, self.config.head_dim, 2, device=weight.device, dtype=torch.float32)
-            inv_freq = self.config.rope_theta ** -(exponent / self.config.head_dim)
-            table = self._rotary_table = RotaryTable(inv_freq, 1.0, positions, weight.dtype)
-        return table
-
-    def new_cache(self, capacity: int) -> KVCache:
-        """An empty feature cache for `capacity` committed positions and one block."""
-        config, weight = self.config, self.fc.weight
-        table = self.rotary_table(capacity)
-        return KVCache(config.layers, config.kv_heads, config.head_dim, capacity, weight.dtype, weight.device, table)
 
     def context(self, features: Tensor) -> Tensor:
         """Fuse tapped hidden states [..., c, taps * H] into the context [..., c, H] that all layers attend to."""
@@ -254,21 +205,55 @@ class DFlashDrafter(nn.Module):
         """
         block = torch.full((block_size or self.block_size,), self.config.mask_token_id, device=root.device)
         block[:1] = root
-        hidden = target.embed(block)
         context = self.context(features)
         fresh, table = context.shape[0], cache.rotary
         root_position = cache.length + fresh
         at_context = slice(cache.length, root_position)
         at_block = slice(root_position, root_position + len(block))
-        context_phase = table.cos[at_context], table.sin[at_context]
-        block_phase = table.cos[at_block], table.sin[at_block]
-        for index, layer in enumerate(self.layers):
-            attention = layer.self_attn
-            # The context enters through the same key and value projections, but not through the input norm.
-            cache.write(index, *attention.keys_values(context, context_phase))
-            normed = layer.input_layernorm(hidden)
-            keys, values = cache.write(index, *attention.keys_values(normed, block_phase), offset=fresh)
-            hidden = hidden + attention.o_proj(attend(attention.queries(normed, block_phase), keys, values))
-            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+
+        def over_cache(index: int, query: Tensor, of_context: KeysValues, of_block: KeysValues) -> Tensor:
+            cache.write(index, *of_context)
+            return attend(query, *cache.write(index, *of_block, offset=fresh))
+
+        hidden = self.run_layers(
+            target.embed(block),
+            context,
+            (table.cos[at_block], table.sin[at_block]),
+            (table.cos[at_context], table.sin[at_context]),
+            over_cache,
+        )
         cache.commit(fresh)
         return target.logits(self.norm(hidden[1:]))
+
+    def run_layers(
+        self,
+        hidden: Tensor,
+        context: Tensor,
+        block_phase: tuple[Tensor, Tensor],
+        context_phase: tuple[Tensor, Tensor],
+        attention: BlockAttention,
+    ) -> Tensor:
+        """The pass itself, with the caller's attention, which keeps the context and decides who sees whom.
+
+        Args:
+            hidden: [n, H], embeddings of the block, or of several blocks one after the other.
+            context: [c, H], see `context`.
+            block_phase, context_phase: rotary phases of their positions.
+            attention: called once for each layer, in order.
+
+        Returns:
+            Hidden states [n, H], not normed.
+        """
+        for index, layer in enumerate(self.layers):
+            own = layer.self_attn
+            normed = layer.input_layernorm(hidden)
+            # The context enters through the same key and value projections, but not through the input norm.
+            attended = attention(
+                index,
+                own.queries(normed, block_phase),
+                own.keys_values(context, context_phase),
+                own.keys_values(normed, block_phase),
+            )
+            hidden = hidden + own.o_proj(attended)
+            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        return hidden

@@ -10,8 +10,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from cast.errors import CastError, HubUnavailable
-from cast.models.dflash import DFlashConfig, DFlashDrafter
+from cast.models.drafters import PICKLED, new_head
+from cast.models.head import DraftHead
 from cast.models.pair import Pair
+from cast.models.random_models import random_head, random_name, random_pair
 from cast.models.target import Target, check_family
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -19,7 +21,7 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.
 
 def load_pair(
     target: str | Path,
-    drafter: str | Path | DFlashDrafter | None = None,
+    drafter: str | Path | DraftHead | None = None,
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
     *,
@@ -29,8 +31,10 @@ def load_pair(
     """Load a target and, if named, a drafter for it.
 
     Args:
-        target: hub id or local folder of a Llama- or Qwen3-family checkpoint in safetensors.
-        drafter: hub id or local folder of a DFlash checkpoint, a loaded head, or None.
+        target: hub id or local folder of a Llama- or Qwen3-family checkpoint in safetensors, or
+            ``random:<family>``, see `cast.models.random_models`.
+        drafter: hub id or local folder of a DFlash, EAGLE-3 or DART checkpoint, ``random:<head>``, a loaded head,
+            or None.
         device: "auto" takes the first CUDA device, or the CPU.
         dtype: "auto" takes the dtype the target's checkpoint names.
         revision, drafter_revision: hub revisions; the default branch when None.
@@ -40,16 +44,20 @@ def load_pair(
             not fit each other.
     """
     device = resolve_device(device)
+    if family := random_name(target):
+        dtype = (resolve_dtype(dtype) or torch.float32) if isinstance(dtype, str) else dtype
+        return random_pair(family, None, device=device, dtype=dtype).with_drafter(drafter)
     folder = checkpoint_folder(target, revision)
-    config = _target_config(folder)
+    config = target_config(folder)
+    check_family(config)
     if isinstance(dtype, str):
         dtype = resolve_dtype(dtype) or getattr(config, "dtype", None) or torch.float32
     tokenizer = _tokenizer(folder, config.vocab_size)
     # The drafter goes first: it is small, and a pair that does not fit should not cost a target's load.
     if isinstance(drafter, (str, Path)):
-        drafter = load_drafter(drafter, device=device, dtype=dtype, revision=drafter_revision)
+        drafter = load_drafter(drafter, device=device, dtype=dtype, revision=drafter_revision, target=config)
         drafter.check_fits(config)
-    pair = Pair(Target(_target_model(folder, config, dtype).to(device)), tokenizer=tokenizer, name=str(target))
+    pair = Pair(Target(target_model(folder, config, dtype).to(device)), tokenizer=tokenizer, name=str(target))
     return pair.with_drafter(drafter)
 
 
@@ -59,15 +67,24 @@ def load_drafter(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
     revision: str | None = None,
-) -> DFlashDrafter:
-    """Load a DFlash head from a hub id or a local folder.
+    target=None,
+) -> DraftHead:
+    """Load a DFlash, EAGLE-3 or DART head from a hub id or a local folder, or draw one (``random:<head>``).
+
+    Args:
+        target: the transformers configuration of the target, which sizes a random head.
 
     Raises:
         CastError: missing or truncated file, another architecture, missing, unexpected or misshapen tensors.
     """
+    if name := random_name(source):
+        if target is None:
+            raise CastError(f"{source} takes its sizes from a target; use load_pair or pair.with_drafter")
+        dtype = (resolve_dtype(dtype) or torch.float32) if isinstance(dtype, str) else dtype
+        return random_head(name, target, device=resolve_device(device), dtype=dtype)
     folder = checkpoint_folder(source, revision)
-    head = DFlashDrafter(DFlashConfig.from_dict(read_config(folder)))
-    weights = _read_safetensors(folder)
+    head = new_head(read_config(folder))
+    weights = head.accept(_read_safetensors(folder))
     expected = head.state_dict()
     for name, problem in (
         ("lacks", expected.keys() - weights.keys()),
@@ -76,7 +93,7 @@ def load_drafter(
     ):
         if problem:
             raise CastError(f"drafter checkpoint {folder.name} {name} tensor {min(problem)!r}")
-    stored = next(iter(weights.values())).dtype
+    stored = next(tensor.dtype for tensor in weights.values() if tensor.is_floating_point())
     head.load_state_dict(weights, assign=True)
     dtype = (resolve_dtype(dtype) or stored) if isinstance(dtype, str) else dtype
     return head.to(resolve_device(device), dtype).eval().requires_grad_(False)
@@ -156,7 +173,7 @@ def read_config(folder: Path) -> dict:
 def _read_safetensors(folder: Path) -> dict[str, torch.Tensor]:
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise CastError(f"checkpoint {folder} has no .safetensors file (pickled weights are not read)")
+        raise CastError(f"checkpoint {folder} has no .safetensors file ({PICKLED})")
     weights: dict[str, torch.Tensor] = {}
     for file in files:
         try:
@@ -166,19 +183,27 @@ def _read_safetensors(folder: Path) -> dict[str, torch.Tensor]:
     return weights
 
 
-def _target_config(folder: Path):
+def target_config(folder: Path):
+    """The transformers configuration of a checkpoint folder.
+
+    Raises:
+        CastError: broken, or refused by transformers.
+    """
     from transformers import AutoConfig
 
     read_config(folder)
     try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # transformers validates with classes of its own, which share no base
         raise CastError(f"target {folder} has a config transformers does not accept: {_one_line(error)}") from None
-    check_family(config)
-    return config
 
 
-def _target_model(folder: Path, config, dtype: torch.dtype):
+def target_model(folder: Path, config, dtype: torch.dtype):
+    """The transformers model of a checkpoint folder on the CPU, in evaluation mode.
+
+    Raises:
+        CastError: missing, broken, unexpected or misshapen weights.
+    """
     from transformers import AutoModelForCausalLM
 
     try:

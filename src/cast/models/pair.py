@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from cast.errors import CastError
-from cast.models.dflash import DFlashDrafter
+from cast.models.head import DraftHead
 from cast.models.target import Target
 
 
@@ -23,7 +23,7 @@ class Pair:
     """
 
     target: Target
-    drafter: DFlashDrafter | None = None
+    drafter: DraftHead | None = None
     tokenizer: Any = None
     name: str = ""
 
@@ -35,7 +35,7 @@ class Pair:
     def dtype(self) -> torch.dtype:
         return self.target.dtype
 
-    def with_drafter(self, drafter: str | Path | DFlashDrafter | None) -> Pair:
+    def with_drafter(self, drafter: str | Path | DraftHead | None) -> Pair:
         """The same target with another drafter: a hub id, a local folder, a loaded head or None.
 
         Raises:
@@ -44,7 +44,7 @@ class Pair:
         from cast.models.loading import load_drafter
 
         if isinstance(drafter, (str, Path)):
-            drafter = load_drafter(drafter, device=self.device, dtype=self.dtype)
+            drafter = load_drafter(drafter, device=self.device, dtype=self.dtype, target=self.target.config)
         if drafter is not None:
             drafter.check_fits(self.target.config)
             held = drafter.fc.weight

@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from cast.decode.timer import Trace
-from cast.models import Pair
+from cast.errors import CastError
+from cast.models import DraftHead, Pair
 from cast.trees import CandidateTree
 
 
@@ -53,3 +55,37 @@ class Autoregressive(Proposer):
 
     def propose(self, features, root, trace=None) -> None:
         return None
+
+
+class FeatureProposer(Proposer):
+    """Shared by the methods whose head pairs the features of a position with the token one later."""
+
+    head: type[DraftHead]
+    """The kind of head the method needs."""
+
+    def __init__(self, pair: Pair):
+        self.target, self.drafter = pair.target, drafter_of(pair, self.head)
+        self.taps = self.drafter.tapped_layers(pair.target.layers)
+        self.observed: list[int] = []
+
+    def observe(self, tokens: list[int]) -> None:
+        self.observed = tokens
+
+    def paired_tokens(self, features: Tensor) -> Tensor:
+        """int64 [c]: for each new row of features, the token after it. The prompt's first token follows none."""
+        return torch.tensor(self.observed[-len(features) :], device=features.device)
+
+
+def drafter_of(pair: Pair, kind: type[DraftHead]) -> DraftHead:
+    """The pair's drafter, if it is of that kind.
+
+    Raises:
+        CastError: none, or one of another kind.
+    """
+    if isinstance(pair.drafter, kind):
+        return pair.drafter
+    held = "has none" if pair.drafter is None else f"holds one of kind {pair.drafter.kind}"
+    raise CastError(
+        f"this method needs a drafter of kind {kind.kind} and the pair {held}: load_pair(target, drafter) or "
+        "pair.with_drafter(drafter)"
+    )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cast.decode.proposers.base import Proposer
+from cast.decode.proposers.base import Proposer, drafter_of
 from cast.decode.timer import Trace
 from cast.errors import CastError
-from cast.models import Pair
+from cast.models import DFlashDrafter, Pair
 from cast.trees import CandidateTree, best_first_tree_from_topk, chain_tree, top_candidates
 
 
@@ -16,14 +16,12 @@ class _BlockProposer(Proposer):
     """Shared by the methods that draft with one DFlash pass."""
 
     def __init__(self, pair: Pair, block_size: int | None = None):
-        if pair.drafter is None:
-            raise CastError("this method needs a drafter: load_pair(target, drafter) or pair.with_drafter(drafter)")
-        own = pair.drafter.block_size
+        self.target, self.drafter = pair.target, drafter_of(pair, DFlashDrafter)
+        own = self.drafter.block_size
         if block_size is not None and not 2 <= block_size <= own:
             raise CastError(f"block_size must be between 2 and the drafter's own {own}, not {block_size}")
-        self.target, self.drafter = pair.target, pair.drafter
         self.block_size = block_size or own
-        self.taps = pair.drafter.target_layer_ids
+        self.taps = self.drafter.target_layer_ids
         self.lookahead = self.block_size
 
     def start(self, capacity: int) -> None:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 from cast.decode.proposers.base import Autoregressive, Proposer
 from cast.decode.proposers.block import CastTree, DFlashChain
+from cast.decode.proposers.dart import DartTree
+from cast.decode.proposers.eagle3 import Eagle3Tree
+from cast.decode.proposers.ngram import PromptLookup
 from cast.errors import CastError
 from cast.models import Pair
 
@@ -14,6 +17,9 @@ METHODS: dict[str, Callable[..., Proposer]] = {
     "autoregressive": Autoregressive,
     "dflash": DFlashChain,
     "cast": CastTree,
+    "eagle3": Eagle3Tree,
+    "dart": DartTree,
+    "ngram": PromptLookup,
 }
 """Name of each method and what makes its proposer from a pair and the options it takes by keyword."""
 

@@ -1,0 +1,40 @@
+"""Prompt lookup: the text already seen as the drafter. No training, no head, no cache but an index."""
+
+from __future__ import annotations
+
+import torch
+
+from cast.decode.proposers.base import Proposer
+from cast.errors import CastError
+from cast.models import Pair
+from cast.trees import CandidateTree, chain_tree
+
+
+class PromptLookup(Proposer):
+    """What followed the latest earlier occurrence of the last `max_ngram` tokens, or of fewer, as a chain.
+
+    With no earlier occurrence of even the last token, the round is a plain one.
+    """
+
+    def __init__(self, pair: Pair | None = None, budget: int = 10, max_ngram: int = 3):
+        if budget < 0:
+            raise CastError(f"budget must be 0 or more, not {budget}")
+        if max_ngram < 1:
+            raise CastError(f"max_ngram must be at least 1, not {max_ngram}")
+        self.budget, self.max_ngram, self.lookahead = budget, max_ngram, budget + 1
+        self.history: list[int] = []
+        self.follows: dict[tuple[int, ...], int] = {}  # n-gram to the place right after its latest occurrence
+
+    def observe(self, tokens: list[int]) -> None:
+        for token in tokens:
+            place = len(self.history)
+            for n in range(1, min(self.max_ngram, place) + 1):
+                self.follows[tuple(self.history[place - n :])] = place
+            self.history.append(token)
+
+    def propose(self, features, root, trace=None) -> CandidateTree | None:
+        for n in range(min(self.max_ngram, len(self.history)), 0, -1):
+            place = self.follows.get(tuple(self.history[-n:]))
+            if place is not None and self.budget:
+                return chain_tree(torch.tensor(self.history[place : place + self.budget]))
+        return None

@@ -1,0 +1,33 @@
+"""The kinds of draft heads, recognised by their config.json."""
+
+from __future__ import annotations
+
+from cast.errors import CastError
+from cast.models.dart import DartDrafter
+from cast.models.dflash import DFlashConfig, DFlashDrafter
+from cast.models.eagle3 import Eagle3Drafter
+from cast.models.feature_head import FeatureHeadConfig
+from cast.models.head import DraftHead
+
+PICKLED = (
+    "pickled weights are not read; convert once where you trust the file: python -c 'import torch, safetensors.torch "
+    'as s; s.save_file(torch.load("pytorch_model.bin", weights_only=True), "model.safetensors")\''
+)
+
+
+def new_head(raw_config: dict) -> DraftHead:
+    """An untrained head of the kind that a checkpoint's config.json describes.
+
+    Raises:
+        CastError: no DFlash, EAGLE-3 or DART head, or a value that such a head cannot have.
+    """
+    architectures = raw_config.get("architectures") or []
+    if "DFlashDraftModel" in architectures:
+        return DFlashDrafter(DFlashConfig.from_dict(raw_config))
+    if raw_config.get("draft_vocab_size") is not None:
+        config = FeatureHeadConfig.from_dict(raw_config)
+        return DartDrafter(config) if config.draft_length else Eagle3Drafter(config)
+    raise CastError(
+        f"not a drafter of a known kind: its config.json has architectures {architectures} and no draft_vocab_size; "
+        "DFlash, EAGLE-3 and DART heads can be loaded"
+    )

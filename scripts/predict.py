@@ -32,8 +32,8 @@ def predict(config: DictConfig) -> None:
     output = measuring.output_path(config, "predict", ".json")
     latency = read_records(config.inputs.latency, LATENCY)
     scores = read_records(config.inputs.scores, SCORES)
-    _check_source("latency", config.inputs.latency, latency.setting, config.setting.name, "setting")
-    _check_source("scores", config.inputs.scores, scores.drafter, config.drafter.name, "drafter")
+    measuring.check_source("latency", config.inputs.latency, latency.setting, config.setting.name, "setting")
+    measuring.check_source("scores", config.inputs.scores, scores.drafter, config.drafter.name, "drafter")
     try:
         prediction = _prediction(config, latency, scores)
     except CastError as error:
@@ -45,15 +45,6 @@ def predict(config: DictConfig) -> None:
     write_json(output, _identity(config) | prediction)
     if prediction["width"] is not None:
         print(f"{config.setting.name}: N* = {prediction['width']}")
-
-
-def _check_source(key: str, path: str, found: pd.Series, wanted: str, what: str) -> None:
-    others = sorted(set(found) - {wanted})
-    if others:
-        raise CastError(
-            f"inputs.{key}={path} was measured for {what} {', '.join(others)}, but this prediction is for {wanted}; "
-            f"give the record of {what} {wanted}"
-        )
 
 
 def _prediction(config: DictConfig, latency: pd.DataFrame, scores: pd.DataFrame) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import socket
 import sys
 import time
@@ -201,6 +202,8 @@ class Measurement:
             code_version=code_version(),
             checkpoints=inputs.checkpoint_digests(self.config),
             prompts_sha256=inputs.prompt_digest(self.config),
+            visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+            slurm_job_id=os.environ.get("SLURM_JOB_ID", ""),
             **extra,
         )
 

@@ -22,6 +22,7 @@ class DeviceKind(StrEnum):
 
 
 class DType(StrEnum):
+    float64 = "float64"
     float32 = "float32"
     bfloat16 = "bfloat16"
     float16 = "float16"
@@ -235,6 +236,67 @@ class WorkedExample(Job):
 
 
 @dataclass
+class GreedyEquivalence(Job):
+    methods: list[Method] = MISSING
+    budgets: list[int] = MISSING
+    prompt_limit: int = MISSING
+    max_new_tokens: int = MISSING
+    top_k: int = MISSING
+    block_size: int | None = None
+    gap_edges: list[float] = MISSING
+    time_limit_s: float | None = None
+
+
+@dataclass
+class TotalVariation(Job):
+    samplers: list[Sampler] = MISSING
+    dtypes: list[DType] = MISSING
+    draws: list[int] = MISSING
+    floor_samples: int = MISSING
+    budget: int = MISSING
+    top_k: int = MISSING
+    lead_tokens: int = MISSING
+    prompt_limit: int = MISSING
+    temperature: float = MISSING
+    top_p: float | None = None
+    sequence_draws: int = MISSING
+    sequence_tokens: int = MISSING
+    sequence_top_k: int = MISSING
+    time_limit_s: float | None = None
+
+
+@dataclass
+class ScoreLog(Job):
+    prompt_limit: int = MISSING
+    max_new_tokens: int = MISSING
+    top: int = MISSING
+    block_size: int | None = None
+    roots_at_once: int = MISSING
+    time_limit_s: float | None = None
+
+
+@dataclass
+class ReplayInputs:
+    """The score log a replay walks."""
+
+    score_log: str = MISSING
+
+
+@dataclass
+class Replay(Job):
+    largest_budget: int = MISSING
+    top_k: int = MISSING
+    shape_budget: int = MISSING
+    budgets: list[int] = MISSING
+    batch_size: int = MISSING
+    batches: int = MISSING
+    requests: int = MISSING
+    nodes_per_request: list[int] = MISSING
+    resamples: int = MISSING
+    inputs: ReplayInputs = field(default_factory=ReplayInputs)
+
+
+@dataclass
 class Scores:
     """Whose score log the rule reads: one curve for each drafter, reused for every setting and domain."""
 
@@ -337,6 +399,10 @@ JOB_SCHEMAS: dict[str, type[Job]] = {
     "width": Width,
     "worked_example": WorkedExample,
     "sampled_decoding": WidthSweep,
+    "greedy_equivalence": GreedyEquivalence,
+    "total_variation": TotalVariation,
+    "score_log": ScoreLog,
+    "replay": Replay,
 }
 
 

@@ -175,6 +175,8 @@ def fixed_shapes(replayed: _Replayed) -> Iterator[Row]:
 def rejection_ranks(replayed: _Replayed) -> Iterator[Row]:
     """Rank of the target's token in the marginal at the chain's first rejection (figure 4a)."""
     rounds, ranks = _first_rejections(replayed.roots)
+    if not len(rounds):
+        return
     bands = np.stack([_in_band(ranks + 1, *band) for band in RANK_BANDS.values()], axis=1)
     events = replayed.by_prompt(np.ones((len(rounds), 1)), rounds)
     shares = replayed.ratios(replayed.by_prompt(bands, rounds), np.broadcast_to(events, (len(events), bands.shape[1])))
@@ -253,6 +255,8 @@ def rank_cap(replayed: _Replayed) -> Iterator[Row]:
         ("depth 1", beyond[:, :1], roots.chain_rounds),
         ("first rejection", (ranks >= spec.top_k)[:, None], rounds),
     ):
+        if not len(at):
+            continue
         (share,) = replayed.ratios(
             replayed.by_prompt(values.sum(axis=1, keepdims=True), at),
             replayed.by_prompt(np.full((len(at), 1), values.shape[1]), at),

@@ -1,0 +1,51 @@
+"""Log the drafter's marginals at every root of the greedy outputs; replays walk them without a model.
+
+python scripts/score_log.py setting=smollm2_fp32 domain=math prompt_limit=40
+"""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig
+
+from cast.experiments.prompts import load_prompts
+from cast.experiments.records import SCORE_LOG
+from cast.experiments.replay_log import write_arrays
+from jobs import measuring, pairs, tracking
+from jobs.entry import run
+from jobs.schema import ScoreLog
+
+
+def score_log(config: DictConfig) -> None:
+    measuring.require(config, ScoreLog, "score_log")
+    measuring.require_domain(config)
+    prompts = load_prompts(config.domain, limit=config.prompt_limit, data_root=config.data.root)
+    output = measuring.output_path(config, "score_log")
+    with measuring.measurement(config, output) as job:
+
+        def work() -> None:
+            from cast.experiments import score_log as protocol
+
+            pair = pairs.load(config, job.kind)
+            spec = measuring.spec_from(config, protocol.ScoreLogSpec, time_limit_s=job.time_left_s)
+            job.collect(protocol.run(pair, prompts, spec, done=job.partial.done), total=len(prompts))
+
+        reason = measuring.guarded(work)
+        if reason:
+            rows = job.failed([{"prompt_id": "", "prompt_index": 0}], reason)
+            print(f"failed: {reason}")
+        else:
+            # A second session may have gone back to a prompt: rows and arrays in the order of the prompts.
+            units = sorted(job.partial.units, key=lambda unit: unit.content["row"]["prompt_index"])
+            write_arrays(output, [unit.content for unit in units])
+            identity = {**job.identity, "status": "measured", "reason": ""}
+            rows = [{**identity, **unit.content["row"], "session": unit.session} for unit in units]
+        frame = measuring.framed(rows, SCORE_LOG)
+        measuring.write(output, frame, SCORE_LOG, job.provenance(len(frame)))
+        job.partial.discard()
+    totals = {name: int(frame[name].fillna(0).sum()) for name in ("roots", "departures")}
+    print(f"{totals['roots']} roots of {len(frame)} prompts, {totals['departures']} departures")
+    tracking.track(config, output, frame, totals)
+
+
+if __name__ == "__main__":
+    run(score_log, experiment="score_log")

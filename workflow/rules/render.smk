@@ -1,5 +1,6 @@
 # Rules that render: pure functions of records. They read every record of the study that lies there, so they also
-# serve a study of which a part failed, or a part came from another machine.
+# serve a study of which a part failed, or a part came from another machine. They take seconds and no device: on a
+# cluster they run beside Snakemake.
 
 FIGURES = ["fig2", "fig3", "fig5"]
 TABLES = ["table2", "table5", "table7", "table8", "table9", "table12"]
@@ -38,6 +39,7 @@ rule summary:
         f"{RESULTS}/logs/summary.log",
     benchmark:
         f"{RESULTS}/benchmarks/summary.tsv"
+    localrule: True
     conda:
         SOFTWARE
     shell:
@@ -70,6 +72,7 @@ for name in FIGURES:
             f"{RESULTS}/logs/{name}.log",
         benchmark:
             f"{RESULTS}/benchmarks/{name}.tsv"
+        localrule: True
         conda:
             SOFTWARE
         shell:
@@ -101,6 +104,7 @@ for name in TABLES:
             f"{RESULTS}/logs/{name}.log",
         benchmark:
             f"{RESULTS}/benchmarks/{name}.tsv"
+        localrule: True
         conda:
             SOFTWARE
         shell:
@@ -128,6 +132,7 @@ rule scorecard:
         f"{RESULTS}/logs/scorecard.log",
     benchmark:
         f"{RESULTS}/benchmarks/scorecard.tsv"
+    localrule: True
     conda:
         SOFTWARE
     shell:

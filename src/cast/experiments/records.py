@@ -23,6 +23,8 @@ METHODS = ("autoregressive", "dflash", "cast", "eagle3", "dart", "ngram")
 ENGINES = ("eager",)
 STATUSES = ("measured", "failed")
 SAMPLERS = ("greedy", "walk", "recursive")
+LEVELS = ("first", "deeper", "sequence")
+VERDICTS = ("same", "near_tie", "departure", "violation")
 STOP_REASONS = ("stop", "length")
 COMPONENTS = ("target_forward", "draft")
 EXAMPLE_KINDS = ("root", "candidate", "chain", "tree", "target")
@@ -295,6 +297,96 @@ EXAMPLE = _schema(
     checks=_follows_status(
         measured=["round", "token_id", "token"], optional=["rank", "node", "parent", "log_probability", "accepted"]
     ),
+)
+
+
+EQUIVALENCE = _schema(
+    "equivalence",
+    {
+        "method": _column(_TEXT, pa.Check.isin(METHODS)),
+        "budget": _column(_INT, _at_least_0),
+        "prompt_id": _column(_TEXT),
+        "prompt_index": _column(_INT, _at_least_0),
+        "top_k": _column(_INT, _at_least_0),
+        "block_size": _column(_INT, _at_least_0),
+        "max_new_tokens": _column(_INT, _at_least_1),
+        # Gaps are differences of the target's two largest logits, in the dtype that is measured. The last
+        # interval has no upper end (infinity).
+        "gap_from": _column(_FLOAT, _at_least_0),
+        "gap_to": _column(_FLOAT, _above_0),
+        # Of this output, up to the departure and including it, where the AR output's gap lies in the interval.
+        "positions": _measured(_INT, _at_least_0),
+        "departures": _measured(_INT, pa.Check.isin((0, 1))),  # here, hence for one interval of an output at most
+        "verdict": _measured(_TEXT, pa.Check.isin(VERDICTS)),  # "same" for the intervals without a departure
+        "departure": _measured(_INT, _at_least_0),  # new token, counted from 0
+        "departure_gap": _measured(_FLOAT, _at_least_0),
+        "fp32_agrees": _measured(_BOOL),  # no departure in fp32, for this prompt, method and width
+    },
+    unique=[
+        *("experiment", "setting", "drafter", "domain", "dtype", "method", "budget", "block_size"),
+        *("prompt_id", "gap_from"),
+    ],
+    checks=[
+        *_follows_status(
+            measured=["positions", "departures", "verdict"],
+            optional=["departure", "departure_gap", "fp32_agrees"],
+        ),
+        _row_check("gap_to", lambda frame: frame["gap_to"] > frame["gap_from"], "must be above gap_from"),
+        *(
+            _row_check(
+                column,
+                lambda frame, column=column: frame[column].notna() == (frame["departures"].fillna(0) == 1),
+                "must be filled where the output departs, and only there",
+            )
+            for column in ("departure", "departure_gap")
+        ),
+        _row_check(
+            "verdict",
+            lambda frame: _where_known((frame["verdict"] == "same") == (frame["departures"] == 0)),
+            "must be same where nothing departs, and only there",
+        ),
+    ],
+)
+
+TOTAL_VARIATION = _schema(
+    "total variation",
+    {
+        "level": _column(_TEXT, pa.Check.isin(LEVELS)),
+        "sampler": _column(_TEXT, pa.Check.isin(("autoregressive", *SAMPLERS))),
+        "prompt_id": _column(_TEXT),
+        "prompt_index": _column(_INT, _at_least_0),
+        "depth": _column(_INT, _at_least_0),  # of the node; for a sequence, its length
+        "budget": _column(_INT, _at_least_0),
+        "top_k": _column(_INT, _at_least_0),
+        "temperature": _column(_FLOAT, _above_0),
+        "top_p": _column(_FLOAT, _above_0, nullable=True),
+        "seed": _column(_INT),
+        "walks": _column(_INT, _at_least_1),  # of the tree, or generations
+        "prefix_tokens": _measured(_INT, _at_least_0),  # before the pending root
+        "siblings": _measured(_INT, _at_least_0),  # retained children of the node
+        "draws": _measured(_INT, _at_least_1),  # walks that reached the node
+        "total_variation": _measured(_FLOAT, pa.Check.in_range(0, 1)),  # of the draws from the AR law
+        "floor_mean": _measured(_FLOAT, pa.Check.in_range(0, 1)),  # of as many draws from the AR law itself
+        "floor_q999": _measured(_FLOAT, pa.Check.in_range(0, 1)),
+        "law_distance": _measured(_FLOAT, pa.Check.in_range(0, 1)),  # of the packed pass's law from the AR law
+        "chi_square": _measured(_FLOAT, _at_least_0),
+        "degrees_of_freedom": _measured(_INT, _at_least_0),
+        "p_value": _measured(_FLOAT, pa.Check.in_range(0, 1)),
+    },
+    unique=[
+        *("experiment", "setting", "drafter", "domain", "dtype", "prompt_id", "level", "sampler"),
+        *("budget", "temperature", "seed", "walks"),
+    ],
+    checks=[
+        *_follows_status(
+            measured=[
+                *("prefix_tokens", "draws", "total_variation", "floor_mean", "floor_q999"),
+                *("chi_square", "degrees_of_freedom", "p_value"),
+            ],
+            optional=["siblings", "law_distance"],
+        ),
+        _row_check("draws", lambda frame: _where_known(frame["draws"] <= frame["walks"]), "must be at most walks"),
+    ],
 )
 
 

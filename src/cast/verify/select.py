@@ -83,7 +83,7 @@ class SampledSelector(Selector):
         self.chance = Chance(seed)
 
     def over(self, logits, emitted, tree=None):
-        law = _Law(logits, self.temperature, self.logits_processor, emitted)
+        law = TargetLaw(logits, self.temperature, self.logits_processor, emitted)
         return lambda row, path, siblings: self.chance.token(law.cumulative(row, path))
 
 
@@ -98,7 +98,7 @@ class RecursiveSelector(SampledSelector):
     """
 
     def over(self, logits, emitted, tree=None):
-        law = _Law(logits, self.temperature, self.logits_processor, emitted)
+        law = TargetLaw(logits, self.temperature, self.logits_processor, emitted)
         log_mass = [0.0, *(tree.log_mass.tolist() if tree is not None else [])]  # by packed row
 
         def select(row: int, path: list[int], siblings: Mapping[int, int]) -> int:
@@ -142,7 +142,7 @@ class RecursiveSelector(SampledSelector):
         return None
 
 
-class _Law:
+class TargetLaw:
     """The target's law at the rows of one pass: temperature first, then the processor. Rows are read once."""
 
     def __init__(
@@ -156,6 +156,7 @@ class _Law:
         self._processor, self._emitted = processor, emitted
         self._probabilities: dict[int, Tensor] = {}
         self._sums: dict[tuple[int, bool], Tensor] = {}
+        self._splits: dict[int, tuple[list[float], float]] = {}
 
     def probabilities(self, row: int, path: list[int]) -> Tensor:
         """Of the next token after a row [V], in fp32 or better."""
@@ -168,14 +169,20 @@ class _Law:
         return self._probabilities[row]
 
     def split(self, row: int, path: list[int], tokens: list[int]) -> tuple[list[float], float]:
-        """Probability of each of some tokens after a row and of all others together; one copy from the device."""
-        probabilities = self.probabilities(row, path)
-        index = torch.tensor(tokens, device=probabilities.device)
-        others = probabilities.index_fill(0, index, 0.0).sum(dtype=torch.float64)
-        *these, elsewhere = torch.cat((probabilities[index].double(), others[None])).tolist()
-        total = math.fsum(these) + elsewhere
-        refuse_undefined(total)
-        return [probability / total for probability in these], elsewhere / total
+        """Probability of each of some tokens (always the same) after a row, and of all others together.
+
+        One copy from the device.
+        """
+        if row not in self._splits:
+            probabilities = self.probabilities(row, path)
+            index = torch.tensor(tokens, device=probabilities.device)
+            others = probabilities.index_fill(0, index, 0.0).sum(dtype=torch.float64)
+            *these, elsewhere = torch.cat((probabilities[index].double(), others[None])).tolist()
+            total = math.fsum(these) + elsewhere
+            refuse_undefined(total)
+            self._splits[row] = [probability / total for probability in these], elsewhere / total
+        these, elsewhere = self._splits[row]
+        return list(these), elsewhere
 
     def cumulative(self, row: int, path: list[int], without: list[int] | None = None) -> Tensor:
         """Running sums float64 [V] of a row's probabilities, those of some tokens (always the same) left out."""

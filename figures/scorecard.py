@@ -17,7 +17,7 @@ import yaml
 
 from cast.errors import CastError
 
-from . import claims, command, conflicts, paper
+from . import claims, command, consistency, paper
 from .data import NO_RECORDS, Study
 from .files import write_texts
 
@@ -42,7 +42,7 @@ def entries() -> list[dict]:
         absent = [name for name in FIELDS if not entry.get(name)]
         if absent:
             raise CastError(f"{path}: claim {entry.get('id', '?')} lacks {', '.join(absent)}; every claim has them")
-        unknown = not hasattr(claims, entry["compute"]) or not hasattr(conflicts, entry.get("conflict", "paper"))
+        unknown = not hasattr(claims, entry["compute"]) or not hasattr(consistency, entry.get("conflict", "paper"))
         if unknown:
             raise CastError(f"{path}: claim {entry['id']} names a function that figures does not have")
     twice = [name for name, count in Counter(entry["id"] for entry in loaded).items() if count > 1]
@@ -83,7 +83,7 @@ def _verdict(entry: dict, study: Study, scope: str, settings: list[str]) -> dict
                 "settings": list(finding.settings),
                 "why": "",
             }
-    conflict = getattr(conflicts, entry["conflict"])() if "conflict" in entry else ""
+    conflict = getattr(consistency, entry["conflict"])() if "conflict" in entry else ""
     return (
         {name: entry[name] for name in FIELDS}
         | {"caveat": entry.get("caveat", ""), "scope": scope}
@@ -133,6 +133,7 @@ def markdown(study: Study, verdicts: list[dict]) -> str:
         cells = [verdict["text"], verdict["where"], verdict["paper"], shown_ours(verdict)]
         cells += [f"**{shown_verdict(verdict)}**", verdict["scope"] or NOT_MEASURED]
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
+    lines += ["", "## The paper's own numbers", "", *(f"- {line}" for line in consistency.lines())]
     lines += ["", "## What counts", ""]
     for entry in entries():
         lines.append(f"- {entry['text']} *Reproduced*: {entry['reproduced']}. *Direction*: {entry['direction']}.")
@@ -161,7 +162,8 @@ def page(study: Study, verdicts: list[dict]) -> str:
         rows.append(f'<tr class="v{VERDICTS.index(verdict["verdict"])}">{"".join(cells)}</tr>')
     preface = "".join(f"<p>{html.escape(line)}</p>" for line in _preface(study, verdicts) if line)
     header = "".join(f"<th>{name}</th>" for name in ("claim", "where", "the paper", "ours", "verdict", "judged on"))
-    return _PAGE.format(preface=preface, header=header, rows="\n".join(rows))
+    own = "".join(f"<li>{html.escape(line)}</li>" for line in consistency.lines())
+    return _PAGE.format(preface=preface, header=header, rows="\n".join(rows), own=own)
 
 
 def _preface(study: Study, verdicts: list[dict]) -> list[str]:
@@ -197,13 +199,15 @@ details {{ color: #555; font-size: .9em; }}
 <tbody>
 {rows}
 </tbody></table></div>
+<h2>The paper's own numbers</h2>
+<ul>{own}</ul>
 </body></html>
 """
 
 
 def render(study: Study, out: Path) -> list[Path]:
     verdicts = judge(study)
-    content = {"counts": counts(verdicts), "scopes": scopes(study), "claims": verdicts}
+    content = {"counts": counts(verdicts), "scopes": scopes(study), "claims": verdicts, "paper": consistency.lines()}
     texts = {
         "md": markdown(study, verdicts),
         "json": json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n",

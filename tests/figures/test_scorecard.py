@@ -9,7 +9,7 @@ import yaml
 from synthetic_records import decode_row, latency_rows
 
 from cast.errors import CastError
-from figures import claims, conflicts, data, scorecard
+from figures import claims, data, scorecard
 from figures.probe import verification_latency
 
 S, T = "smollm2_bf16", "smollm2_fp32"
@@ -163,14 +163,6 @@ def test_a_width_that_could_not_be_predicted_says_why(folder):
     assert "the latency probe failed (busy)" in found["faster-in-every-setting"]["why"]
     assert found["wider-where-flatter"]["ours_verdict"] == "not measured"
     assert found["shape-alone-helps"]["verdict"] == "reproduced"
-
-
-def test_conflicts_of_the_paper_are_recomputed():
-    assert "0.0211" in conflicts.slope()
-    assert "0.0145" in conflicts.wider_where_flatter()
-    assert "43.0%" in conflicts.width_tax()
-    assert "4.06" in conflicts.round_length()
-    assert "3.13" in conflicts.round_length()
 
 
 def test_outputs(full_study, tmp_path):

@@ -1,6 +1,7 @@
 """What a user does wrong is one line and exit code 2, before any model is loaded."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -120,3 +121,34 @@ def test_interrupted_then_continued(tmp_path):
     assert frame["session"].nunique() == 2
     assert len(frame) == 6 * 4 * 2
     assert not checkpoint.exists()
+
+
+UNSHARE = shutil.which("unshare")
+
+
+@pytest.mark.parametrize(
+    ("mount", "message"),
+    [
+        ("mount --bind {0} {0} && mount -o remount,bind,ro {0}", "(Read-only file system)"),
+        ("mount -t tmpfs -o size=4k none {0}", "disk full"),
+    ],
+)
+def test_a_place_that_takes_no_records_is_one_line(mount, message, tmp_path):
+    place = tmp_path / "results"
+    place.mkdir()
+    mounted = f'{mount.format(place)} || exit 77; exec "$@"'
+    command = [UNSHARE or "false", "-m", "sh", "-c", mounted, "sh", sys.executable, "scripts/decode.py"]
+    finished = subprocess.run(
+        [*command, *TINY, f"out={place}/record.parquet", "prompt_limit=1", "max_new_tokens=4", "budgets=[7]"],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if finished.returncode in (1, 77) and "Traceback" not in finished.stderr:
+        pytest.skip("no file system can be mounted here")
+    assert finished.returncode == 2, finished.stderr
+    assert finished.stderr.splitlines()[-1].startswith("error: ")
+    assert message in finished.stderr.splitlines()[-1]
+    assert "Traceback" not in finished.stderr

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,11 +32,11 @@ class Tree:
     def command(self, *arguments):
         return [sys.executable, "-m", "snakemake", "--cores", "2", *arguments]
 
-    def snakemake(self, *arguments):
+    def snakemake(self, *arguments, environment=None):
         return subprocess.run(
             self.command(*arguments),
             cwd=self.root,
-            env=self.environment,
+            env=self.environment | (environment or {}),
             capture_output=True,
             text=True,
             timeout=280,
@@ -74,6 +75,17 @@ def fresh_tree(tmp_path_factory):
         return Tree(root)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def untimed():
+    """Reads a record without the columns in which two runs of the same job differ."""
+
+    def read(path):
+        frame = pd.read_parquet(path)
+        return frame.loc[:, ~frame.columns.str.contains("_ms|^ms_|^host$|^session$")]
+
+    return read
 
 
 @pytest.fixture(scope="session")

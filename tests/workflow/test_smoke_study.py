@@ -3,17 +3,19 @@
 import itertools
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import time
 
 import pandas as pd
 import pytest
 
-from cast.experiments.partial import Partial
+from cast.experiments.partial import Partial, claimant
 from cast.experiments.records import DECODE, LATENCY, SCORES, read_records
 from jobs.study import expand
-from workflow.lib import outcome, resume
+from workflow.lib import outcome, resume, retry
 
 STUDY = ("--config", "study=smoke")
 SCHEMAS = {"width_sweep": DECODE, "latency_probe": LATENCY, "drafter_scores": SCORES}
@@ -215,30 +217,61 @@ def test_resume_refuses_while_a_job_is_alive(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_killed_pipeline_is_resumed(smoke, fresh_tree):
-    """Its job lives on: resuming is refused until that has ended; then it is completed."""
+def test_what_was_killed_is_continued(smoke, fresh_tree, untimed):
+    """First the job, then the pipeline, whose job lives on: resuming is refused until that has ended."""
     tree = fresh_tree(with_results=smoke)
     record = tree.root / "results/smoke/width_sweep/tiny_qwen3/tiny.parquet"
     checkpoint = record.with_name("tiny.parquet.partial")
     only_this = (str(record.relative_to(tree.root)), *STUDY)
     record.unlink()
-    with subprocess.Popen(
-        tree.command(*only_this),
-        cwd=tree.root,
-        env=tree.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as pipeline:
+    with started(tree, *only_this) as pipeline:
         wait_until(checkpoint.exists)
+        os.kill(int(re.search(r"process (\d+)", claimant(checkpoint))[1]), signal.SIGKILL)
+        assert pipeline.wait(100) == 1
+    assert checkpoint.exists() and not record.exists()
+
+    with started(tree, *only_this) as pipeline:
+        wait_until(lambda: claimant(checkpoint))
+        second = tree.snakemake(*only_this)
+        assert "locked" in second.stderr.lower()
         pipeline.kill()
     assert resume.main([str(tree.root / "results/smoke")]) == 2
-    assert "locked" in tree.snakemake(*only_this).stderr.lower()
     wait_until(lambda: not checkpoint.exists())
     assert resume.main([str(tree.root / "results/smoke")]) == 0
     assert tree.snakemake("--unlock", *STUDY).returncode == 0
     finished = tree.snakemake(*only_this)
     assert finished.returncode == 0, finished.stderr
     assert "width_sweep" not in tree.planned(*STUDY)
+    pd.testing.assert_frame_equal(untimed(record), untimed(smoke.root / record.relative_to(tree.root)))
+
+
+def started(tree, *arguments):
+    return subprocess.Popen(
+        tree.command(*arguments),
+        cwd=tree.root,
+        env=tree.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def test_a_corrupt_record_is_told_and_measured_again(smoke, fresh_tree, capsys):
+    tree = fresh_tree(with_results=smoke)
+    record = tree.root / "results/smoke/width_sweep/tiny_llama/tiny_llama.parquet"
+    record.write_bytes(record.read_bytes()[:-100])
+    assert outcome.main([str(tree.root / "results/smoke")]) == 1
+    assert str(record) in capsys.readouterr().err
+    retry.main([str(tree.root / "results/smoke")])
+    assert tree.planned(*STUDY)["width_sweep"] == 1
+
+
+def test_a_clock_that_went_back_measures_nothing_again(smoke, fresh_tree):
+    """Records from the future: what is computed from them is older, and made again; what was timed stays."""
+    tree = fresh_tree(with_results=smoke)
+    tomorrow = time.time() + 86400
+    for path in tree.root.glob("results/smoke/*/*/*.parquet"):
+        os.utime(path, (tomorrow, tomorrow))
+    assert {rule for rule in tree.planned(*STUDY) if rule in _MEASURING} == {"width"}
 
 
 def wait_until(holds, seconds=100):

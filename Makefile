@@ -79,8 +79,9 @@ clean-study:
 	  { echo "error: no study '$(STUDY)'; conf/study has those there are" >&2; exit 2; }
 	rm -rf $(RESULTS)
 
+# One worker a core and up to four; a file's tests stay together, for they share what is slow to make.
 test: setup
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check .

@@ -43,7 +43,7 @@ class Request:
     arrival: float = 0.0
 
 
-@dataclass
+@dataclass(eq=False)  # one of a kind: a request may be asked twice
 class Active:
     """A request that holds a slot: what the batch knows of it.
 
@@ -133,11 +133,10 @@ class Batch:
         slot_tokens: int,
         traced: bool = False,
     ):
-        if not isinstance(pair.drafter, DFlashDrafter):
-            raise CastError("serving needs a DFlash drafter: load_pair(target, drafter) or pair.with_drafter(drafter)")
+        drafter = check_drafter(pair)
         if slots < 1 or slot_tokens < 1:
             raise CastError(f"a batch needs at least one slot of one token, not {slots} of {slot_tokens}")
-        target, drafter = pair.target, pair.drafter
+        target = pair.target
         self.target, self.drafter, self.allocator, self.verifier = target, drafter, allocator, verifier
         self.slots, self.traced = slots, traced
         self.active: list[Active] = []  # request i holds slot i
@@ -161,7 +160,7 @@ class Batch:
     @staticmethod
     def tokens_needed(pair: Pair, allocator: Allocator, prompt: int, max_new_tokens: int, slots: int) -> int:
         """Cache entries that a request of such lengths needs in a batch of so many slots."""
-        return prompt + max_new_tokens + max(pair.drafter.block_size, allocator.most_nodes(slots) + 1)
+        return prompt + max_new_tokens + max(check_drafter(pair).block_size, allocator.most_nodes(slots) + 1)
 
     @torch.inference_mode()
     def admit(self, request: Request) -> Active:
@@ -267,6 +266,17 @@ class Batch:
             return tokens[row]
 
         return choose
+
+
+def check_drafter(pair: Pair) -> DFlashDrafter:
+    """The pair's drafter.
+
+    Raises:
+        CastError: it has none that drafts by blocks from the target's features.
+    """
+    if not isinstance(pair.drafter, DFlashDrafter):
+        raise CastError("serving needs a DFlash drafter: load_pair(target, drafter) or pair.with_drafter(drafter)")
+    return pair.drafter
 
 
 def prepare(target, request: Request) -> Active:

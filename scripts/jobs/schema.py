@@ -217,6 +217,19 @@ class LatencyProbe(Job):
 
 
 @dataclass
+class PrefixProbe(Job):
+    prefixes: list[int] = MISSING
+    packed_tokens: list[int] = MISSING
+    warmups: int = MISSING
+    iterations: int = MISSING
+
+
+@dataclass
+class HybridProbe(PrefixProbe):
+    """The same values, for a target that is probed only."""
+
+
+@dataclass
 class DrafterScores(Job):
     rounds: int = MISSING
     masses: int = MISSING
@@ -383,10 +396,11 @@ class Scale:
 
 @dataclass
 class WholeStudy:
-    """What the checks before a study read. ``scale`` and ``overrides`` are those of every measuring job."""
+    """What concerns a study as a whole. ``scale`` and ``overrides`` are those of every measuring job."""
 
     study: Study = MISSING
     scale: Scale | None = None
+    tracking: Tracking = MISSING
     overrides: list[str] = field(default_factory=list)
     out: str | None = None
 
@@ -395,6 +409,8 @@ class WholeStudy:
 JOB_SCHEMAS: dict[str, type[Job]] = {
     "width_sweep": WidthSweep,
     "latency_probe": LatencyProbe,
+    "prefix_probe": PrefixProbe,
+    "hybrid_probe": HybridProbe,
     "drafter_scores": DrafterScores,
     "width": Width,
     "worked_example": WorkedExample,

@@ -10,6 +10,8 @@ from torch import Tensor
 from cast.decode import generate
 from cast.errors import CastError
 from cast.models import Pair
+from cast.trees import chain_tree
+from cast.verify import verify
 
 NO_DEPARTURE = -1
 FP32_NEAR_TIE = 1e-3
@@ -45,7 +47,40 @@ def top_two_gap(pair: Pair, prefix: Tensor) -> float:
     return best - second
 
 
+def top_two_gaps(pair: Pair, prompt: Tensor, tokens: Sequence[int]) -> list[float]:
+    """Difference of the target's two largest logits at each of the new tokens [T], in the pair's dtype.
+
+    Two passes over the finished sequence, so the gaps are those of decoding up to the rounding of its shapes.
+
+    Args:
+        prompt: int64 [P].
+        tokens: what followed it; the gap at a token is that of the logits it was chosen by.
+    """
+    target, length = pair.target, len(prompt)
+    cache = target.new_cache(length + len(tokens))
+    positions = torch.arange(length, device=pair.device)
+    output = target.forward(prompt.to(pair.device), positions, cache, causal=True, last_logits_only=True)
+    best = [output.logits.double().topk(2).values]
+    if len(tokens) > 1:
+        cache.commit(length)
+        root, *rest = torch.tensor(tokens[:-1]).split([1, len(tokens) - 2])
+        best.append(verify(target, cache, root.to(pair.device), chain_tree(rest[0])).logits.double().topk(2).values)
+    top = torch.cat(best)
+    return (top[:, 0] - top[:, 1]).tolist()
+
+
 def check_fp32_departure(pair: Pair, prompt: Tensor, index: int, gap: float, **method) -> None:
+    """Raise what `fp32_violation` finds.
+
+    Raises:
+        CastError: the departure breaks the rule for near-ties.
+    """
+    violation = fp32_violation(pair, prompt, index, gap, **method)
+    if violation:
+        raise CastError(violation)
+
+
+def fp32_violation(pair: Pair, prompt: Tensor, index: int, gap: float, **method) -> str:
     """Hold an fp32 departure from plain decoding against the rule for near-ties.
 
     Args:
@@ -55,14 +90,14 @@ def check_fp32_departure(pair: Pair, prompt: Tensor, index: int, gap: float, **m
         gap: top-two logit gap there.
         method: the arguments of `generate` that departed.
 
-    Raises:
-        CastError: the gap is no near-tie, or the two methods differ in fp64 as well.
+    Returns:
+        One line when the gap is no near-tie or the two methods differ in fp64 as well; "" for a near-tie.
     """
     what = f"{method['method']} (budget {method.get('budget', 0)}) departs from plain decoding at new token {index}"
     if gap >= FP32_NEAR_TIE:
-        raise CastError(f"{what} in fp32 where the top-two logit gap is {gap:.2g}: the decoder is not exact")
+        return f"{what} in fp32 where the top-two logit gap is {gap:.2g}: the decoder is not exact"
     exact = pair.to(torch.float64)
     limits = {"max_new_tokens": index + 1, "stop_token_ids": []}
     outputs = [generate(exact, prompt, **{**choice, **limits}) for choice in (method, {"method": "autoregressive"})]
-    if not torch.equal(outputs[0].tokens, outputs[1].tokens):
-        raise CastError(f"{what} in fp64 as well: the decoder is not exact")
+    same = torch.equal(outputs[0].tokens, outputs[1].tokens)
+    return "" if same else f"{what} in fp64 as well: the decoder is not exact"

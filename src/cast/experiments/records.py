@@ -27,6 +27,7 @@ LEVELS = ("first", "deeper", "sequence")
 VERDICTS = ("same", "near_tie", "departure", "violation")
 STOP_REASONS = ("stop", "length")
 COMPONENTS = ("target_forward", "draft")
+WEIGHTS = ("checkpoint", "random")
 EXAMPLE_KINDS = ("root", "candidate", "chain", "tree", "target")
 
 # "Int64" and "boolean" hold missing values and refuse to round 1.5 or to read None as True.
@@ -140,7 +141,7 @@ DECODE = _schema(
     },
     unique=[
         *("experiment", "setting", "drafter", "domain", "method", "budget", "block_size"),
-        *("temperature", "seed", "prompt_id", "repeat", "traced"),
+        *("max_new_tokens", "temperature", "seed", "prompt_id", "repeat", "traced"),
     ],
     checks=[
         *_follows_status(
@@ -207,17 +208,26 @@ DECODE = _schema(
     ],
 )
 
-LATENCY = _schema(
-    "latency",
-    {
-        "component": _column(_TEXT, pa.Check.isin(COMPONENTS)),
-        "prefix_tokens": _column(_INT, _at_least_0),
-        "packed_tokens": _column(_INT, _at_least_1),
-        "iteration": _column(_INT, _at_least_0),
-        "latency_ms": _measured(_FLOAT, _above_0),
+_LATENCY = {
+    "component": _column(_TEXT, pa.Check.isin(COMPONENTS)),
+    "prefix_tokens": _column(_INT, _at_least_0),
+    "packed_tokens": _column(_INT, _at_least_1),
+    "iteration": _column(_INT, _at_least_0),
+    "latency_ms": _measured(_FLOAT, _above_0),
+}
+_LATENCY_UNIQUE = ["experiment", "setting", "drafter", "component", "prefix_tokens", "packed_tokens", "iteration"]
+
+LATENCY = _schema("latency", _LATENCY, _LATENCY_UNIQUE, _follows_status(measured=["latency_ms"]))
+
+HYBRID_LATENCY = _schema(
+    "hybrid latency",
+    _LATENCY
+    | {
+        "weights": _measured(_TEXT, pa.Check.isin(WEIGHTS)),
+        "fused_kernels": _measured(_TEXT, _not_blank),  # packages whose kernels ran, or "none"
     },
-    unique=["experiment", "setting", "drafter", "component", "prefix_tokens", "packed_tokens", "iteration"],
-    checks=_follows_status(measured=["latency_ms"]),
+    _LATENCY_UNIQUE,
+    _follows_status(measured=["latency_ms", "weights", "fused_kernels"]),
 )
 
 SCORES = _schema(

@@ -90,7 +90,7 @@ def run(
         prompts: in their fixed order; those in `done` (ids) are skipped but keep their place in the rotation.
     """
     started = time.monotonic()
-    variants, seeds = _variants(pair, spec), spec.seeds or (spec.seed,)
+    variants, seeds = variants_of(pair, spec), spec.seeds or (spec.seed,)
     encoded = [encode_for(pair, prompt, spec.max_new_tokens) for prompt in prompts]
     pending = [index for index, prompt in enumerate(prompts) if prompt.id not in done]
     if pending:
@@ -143,7 +143,8 @@ def sampler_of(method: str, sampler: str) -> str:
     return sampler if method not in ("autoregressive", "dflash") else "walk"
 
 
-def _variants(pair: Pair, spec: WidthSweepSpec) -> list[Variant]:
+def variants_of(pair: Pair, spec) -> list[Variant]:
+    """Every method of a spec at each of its widths; the spec has `methods`, `budgets` and `block_size`."""
     block_size = spec.block_size or (pair.drafter.block_size if pair.drafter else 1)
     widths = {"autoregressive": [0], "dflash": [block_size - 1], "cast": spec.budgets}
     return [Variant(method, budget) for method in spec.methods for budget in widths[method]]

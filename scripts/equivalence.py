@@ -1,0 +1,65 @@
+"""Compare the greedy outputs of all methods and widths with plain decoding; one record of rows.
+
+python scripts/equivalence.py setting=smollm2_bf16 domain=math 'budgets=[15,31]' prompt_limit=5
+
+A departure that breaks the rule for near-ties is a row like any other; with one the script ends with exit code 2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import DictConfig
+
+from cast.errors import CastError
+from cast.experiments.prompts import load_prompts
+from cast.experiments.records import EQUIVALENCE
+from jobs import measuring, pairs, tracking
+from jobs.entry import run
+from jobs.schema import GreedyEquivalence
+
+
+def equivalence(config: DictConfig) -> None:
+    measuring.require(config, GreedyEquivalence, "equivalence")
+    measuring.require_domain(config)
+    prompts = load_prompts(config.domain, limit=config.prompt_limit, data_root=config.data.root)
+    output = measuring.output_path(config, "equivalence")
+    with measuring.measurement(config, output) as job:
+
+        def work() -> None:
+            from cast.experiments import greedy_equivalence
+
+            pair = pairs.load(config, job.kind)
+            spec = measuring.spec_from(config, greedy_equivalence.GreedyEquivalenceSpec, time_limit_s=job.time_left_s)
+            job.collect(greedy_equivalence.run(pair, prompts, spec, done=job.partial.done), total=len(prompts))
+
+        reason = measuring.guarded(work)
+        rows = job.rows()
+        if reason:
+            rows += job.failed([_cell(config, method.value) for method in config.methods], reason)
+            print(f"failed: {reason}")
+        frame = measuring.framed(rows, EQUIVALENCE)
+        measuring.write(output, frame, EQUIVALENCE, job.provenance(len(frame)))
+        job.partial.discard()
+    measured = frame[frame.status == "measured"]
+    tracking.track(config, output, frame, measured.groupby("verdict")["departures"].sum().astype(float).to_dict())
+    violations = measured[measured.verdict == "violation"]
+    if len(violations):
+        first = violations.iloc[0]
+        raise CastError(
+            f"{len(violations)} outputs break the rule for departures; the first is {first.method} "
+            f"(budget {first.budget}) on {first.prompt_id} at new token {first.departure}, "
+            f"gap {first.departure_gap:.2g}; all are in {output}"
+        )
+
+
+def _cell(config: DictConfig, method: str) -> dict[str, Any]:
+    """What the configuration alone knows of a method's rows."""
+    shared = {key: config[key] for key in ("top_k", "max_new_tokens")}
+    gaps = {"gap_from": config.gap_edges[0], "gap_to": float("inf")}
+    place = {"budget": 0, "prompt_id": "", "prompt_index": 0, "block_size": config.block_size or 0}
+    return {"method": method, **place, **shared, **gaps}
+
+
+if __name__ == "__main__":
+    run(equivalence, experiment="greedy_equivalence")

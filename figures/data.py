@@ -141,12 +141,17 @@ class Study:
         """The device a setting's records name ("" where there is no record)."""
         return self._identity(setting, "device")
 
-    def reason(self, setting: str, experiment: str = SWEEP, **keys) -> str:
+    def records(self, experiment: str, schema) -> pd.DataFrame:
+        """Validated rows of another experiment of the study, failed ones included; empty without a record."""
+        return _rows(sorted(self.root.glob(f"{experiment}/*/*.parquet")), schema)
+
+    def reason(self, setting: str, experiment: str = SWEEP, rows: pd.DataFrame | None = None, **keys) -> str:
         """Why a cell is not measured: the reason of the failed record that covers it, or that there is none.
 
+        rows: those of the experiment, where it is neither the width sweep nor the probe.
         keys: record columns that name the cell (domain, method, budget, packed_tokens, ...); None is ignored.
         """
-        frame = self.latency if experiment == PROBE else self.decode
+        frame = rows if rows is not None else self.latency if experiment == PROBE else self.decode
         if not len(frame):
             return f"no {experiment} record"
         keys = {column: value for column, value in keys.items() if value is not None}

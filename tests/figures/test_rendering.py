@@ -25,7 +25,11 @@ from figures import data, summary
 FIGURES = ["fig2", "fig3", "fig5"]
 TABLES = ["table2", "table5", "table7", "table8", "table9", "table12"]
 EVERYTHING = [*FIGURES, *TABLES, "scorecard"]
-SUFFIXES = {name: ["pdf", "svg", "png", "csv"] for name in FIGURES} | {name: ["csv", "md", "tex"] for name in TABLES}
+# Of other experiments than the sweep and the probe; what they draw is tested by themselves.
+OTHER_TABLES = ["table3", "table10", "table14", "table15"]
+OTHERS = ["fig1", "fig4", *OTHER_TABLES]
+SUFFIXES = {name: ["pdf", "svg", "png", "csv"] for name in [*FIGURES, "fig1", "fig4"]}
+SUFFIXES |= {name: ["csv", "md", "tex"] for name in [*TABLES, *OTHER_TABLES]}
 SUFFIXES["scorecard"] = ["md", "json", "html"]
 ROOT = Path(__file__).parents[2]
 
@@ -50,11 +54,11 @@ def test_full_study(name, full_study, tmp_path, capsys):
         assert "not measured" not in text
 
 
-@pytest.mark.parametrize("name", EVERYTHING)
+@pytest.mark.parametrize("name", [*EVERYTHING, *OTHERS])
 def test_empty_study(name, tmp_path):
     (tmp_path / "study").mkdir()
     assert run(name, tmp_path / "study", tmp_path / "out") == 0
-    if name in TABLES:
+    if name in [*TABLES, *OTHER_TABLES]:
         # The paper's rows stand alone, and nothing of them is called ours.
         frame = pd.read_csv(tmp_path / "out" / f"{name}.csv")
         assert set(frame["source"]) == {"paper"}
@@ -66,7 +70,7 @@ def test_empty_study(name, tmp_path):
         }
 
 
-@pytest.mark.parametrize("name", EVERYTHING)
+@pytest.mark.parametrize("name", [*EVERYTHING, "fig4", *OTHER_TABLES])
 def test_settings_that_were_meant_but_never_ran(name, tmp_path):
     (tmp_path / "study").mkdir()
     options = ["--settings", "smollm2_bf16", "smollm2_fp32", "--domains", "math", "code"]
@@ -126,7 +130,7 @@ def test_bytes_depend_on_records_alone(name, full_study, tmp_path):
         assert one.read_bytes() == two.read_bytes(), suffix
 
 
-@pytest.mark.parametrize("name", [*EVERYTHING, "summary"])
+@pytest.mark.parametrize("name", [*EVERYTHING, *OTHERS, "summary"])
 def test_help(name, capsys):
     module = importlib.import_module(f"figures.{name}")
     with pytest.raises(SystemExit) as leaving:
@@ -136,7 +140,7 @@ def test_help(name, capsys):
 
 
 def test_rendering_needs_no_torch():
-    modules = ", ".join(f"figures.{name}" for name in [*EVERYTHING, "summary", "paper"])
+    modules = ", ".join(f"figures.{name}" for name in [*EVERYTHING, *OTHERS, "summary", "paper"])
     code = f"import sys, {modules}; from cast.experiments import statistics; sys.exit('torch' in sys.modules)"
     environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "PATH": "", "MPLCONFIGDIR": "/nonexistent"}
     assert subprocess.run([sys.executable, "-c", code], env=environment, cwd=ROOT).returncode == 0

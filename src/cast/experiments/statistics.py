@@ -25,7 +25,7 @@ _RUN = ["prompt_id", "repeat", "seed", "session"]
 
 # What must not vary, or rows of different protocols would silently be averaged.
 _ONE_PER_DOMAIN = ["experiment", "target", "dtype", "engine", "temperature", "max_new_tokens"]
-_ONE_PER_CELL = ["drafter", "top_k", "block_size"]
+_ONE_PER_CELL = ["drafter", "sampler", "top_k", "block_size"]
 
 
 def cell_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:

@@ -1,0 +1,202 @@
+"""Figure 4: replay diagnostics. (a) Rank of the target's token at the chain's first rejection; (b) reliability of the
+candidates at depth one; (c) sorted candidate masses with the stopping threshold.
+
+Ours: by domain, with 95% intervals (a: bootstrap over prompts; b: Wilson). The paper's printed numbers in grey: as a
+range where its text gives one over its domains.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from cast.experiments.records import REPLAY
+
+from . import command, paper, style
+from .data import NO_RECORDS, Study
+
+EXPERIMENT = "replay"
+BANDS = ["2-4", "5-8", "9-32", "beyond 32"]
+COLUMNS = ["source", "panel", "setting", "domain", "at", "x", "value", "low", "high", "n", "note"]
+PAPER_TARGET = "Qwen3-8B"
+
+
+def plotted(study: Study) -> pd.DataFrame:
+    """The data of the figure: shares and hit rates as fractions; ``x`` is the confidence (b) or the place (c)."""
+    rows = study.records(EXPERIMENT, REPLAY)
+    found = []
+    for setting in _settings(study, rows):
+        for domain in study.domains or [""]:
+            mine = rows
+            if len(rows):
+                mine = rows[(rows["setting"] == setting) & (rows["status"] == "measured")]
+                mine = mine[mine["domain"] == domain]
+            if not len(mine):
+                reason = study.reason(setting, EXPERIMENT, rows, domain=domain or None)
+                found.append({"setting": setting, "domain": domain, "note": f"not measured: {reason}"})
+                continue
+            found += [{"setting": setting, "domain": domain, "note": ""} | point for point in _points(mine)]
+        found += _threshold(study, setting)
+    found = [{"source": "ours"} | row for row in found]
+    return pd.DataFrame([*found, *_paper_rows()], columns=COLUMNS)
+
+
+def render(study: Study, out: Path) -> list[Path]:
+    frame = plotted(study)
+    ours, theirs = frame[frame["source"] == "ours"], frame[frame["source"] == "paper"]
+    settings = list(ours.loc[ours["panel"].isin(["a", "b", "c"]), "setting"].unique()) or [None]
+    figure, grid = style.new_figure(style.TWO_COLUMNS, 2.3 * len(settings) + 0.2, len(settings), 3)
+    for line, setting in zip(grid, settings, strict=True):
+        mine = ours[ours["setting"] == setting] if setting else ours
+        for panel, axes, draw in zip("abc", line, (_ranks, _reliability, _masses), strict=True):
+            part = mine[mine["panel"] == panel]
+            axes.set_title(f"({panel}) {setting or 'ours'}")
+            if part.empty:
+                notes = [note.removeprefix("not measured: ") for note in mine["note"] if note]
+                style.not_measured(axes, notes or [NO_RECORDS])
+            else:
+                draw(axes, part, theirs[theirs["panel"] == panel])
+    return style.save(figure, out, frame)
+
+
+def _settings(study: Study, rows: pd.DataFrame) -> list[str]:
+    """Those with a replay; all of the study where there is none, so that each says why."""
+    have = set(rows["setting"]) if len(rows) else set()
+    return [name for name in study.settings if name in have] + sorted(have - set(study.settings)) or study.settings
+
+
+def _points(rows: pd.DataFrame) -> list[dict]:
+    ranks = rows[(rows["analysis"] == "rejection_ranks") & (rows["quantity"] == "share")].set_index("bin")
+    points = [
+        {"panel": "a", "at": band, "x": place} | dict(ranks.loc[band, ["value", "low", "high", "n"]])
+        for place, band in enumerate(BANDS)
+        if band in ranks.index
+    ]
+    bins = rows[(rows["analysis"] == "reliability") & (rows["top_k"] > 1)].pivot(
+        index="bin", columns="quantity", values="value"
+    )
+    hits = rows[(rows["analysis"] == "reliability") & (rows["top_k"] > 1) & (rows["quantity"] == "hit_rate")]
+    points += [
+        {"panel": "b", "at": hit.bin, "x": bins.loc[hit.bin, "confidence"], "value": hit.value}
+        | {"low": hit.low, "high": hit.high, "n": hit.n}
+        for hit in hits.itertuples()
+    ]
+    masses = rows[rows["analysis"] == "mass_curve"]
+    points += [{"panel": "c", "x": mass.budget, "value": mass.value, "n": mass.n} for mass in masses.itertuples()]
+    return points
+
+
+def _threshold(study: Study, setting: str) -> list[dict]:
+    content = study.widths.get(setting, {})
+    if study.predicted(setting) is None or "predictions" not in content:
+        return []
+    value = content["predictions"][content["default"]].get("threshold")
+    return [] if value is None else [{"setting": setting, "panel": "c", "at": "threshold", "value": value, "note": ""}]
+
+
+def _paper_rows() -> list[dict]:
+    prose = paper.prose()
+
+    def values(identifier: str, within: str = "") -> list[float]:
+        rows = prose[(prose["id"] == identifier) & prose["quantity"].str.contains(within, regex=False)]
+        return rows["value"].astype(float).tolist()
+
+    ranges = [
+        ("a", "2-4", 0.0, values("rejection_rank_2_4"), 100),
+        ("a", "5-8", 1.0, values("rejection_rank_5_8"), 100),
+        ("a", "beyond 32", 3.0, values("rejection_beyond_32"), 100),
+        ("b", "0.9-1.0", 0.95, values("calibration", "0.9-1.0"), 1),
+        ("b", "0.6-0.7", 0.65, values("calibration", "0.6-0.7"), 1),
+    ]
+    rows = [
+        {"panel": panel, "at": at, "x": x, "low": min(found) / unit, "high": max(found) / unit}
+        for panel, at, x, found, unit in ranges
+    ]
+    rows += [
+        {"panel": "c", "x": place, "value": values("sorted_mass", f"{place}{'st' if place == 1 else 'th'} ")[0]}
+        for place in (1, 48, 64)
+    ]
+    rows.append({"panel": "c", "at": "threshold", "value": values("threshold")[0]})
+    return [{"source": "paper", "setting": PAPER_TARGET, "domain": "", "note": ""} | row for row in rows]
+
+
+def _ranks(axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
+    domains = list(ours["domain"].unique())
+    thickness = 0.8 / len(domains)
+    for place, domain in enumerate(domains):
+        rows = ours[ours["domain"] == domain]
+        at = rows["x"].astype(float) + (place - (len(domains) - 1) / 2) * thickness
+        spread = rows[["value", "low", "high"]].to_numpy(dtype=float)
+        axes.bar(
+            at, 100 * spread[:, 0], thickness * 0.92, color=style.domain_style(domain)["color"],
+            label=paper.DOMAIN_LABELS.get(domain, domain),
+        )  # fmt: skip
+        known = np.isfinite(spread).all(axis=1)
+        value, low, high = 100 * spread[known].T
+        axes.errorbar(
+            at[known], value, yerr=np.clip([value - low, high - value], 0, None),
+            fmt="none", ecolor=style.INK, elinewidth=0.6, capsize=1.5, capthick=0.6,
+        )  # fmt: skip
+    for number, band in enumerate(theirs.itertuples()):
+        axes.fill_between(
+            [band.x - 0.45, band.x + 0.45], 100 * band.low, 100 * band.high,
+            facecolor="none", edgecolor=style.PAPER, hatch="////", linewidth=0.6,
+            label="paper, range" if number == 0 else None,
+        )  # fmt: skip
+    axes.set_xticks(range(len(BANDS)), labels=["2–4", "5–8", "9–32", ">32"])
+    axes.grid(False, axis="x")
+    axes.set_xlabel("rank of the target's token")
+    axes.set_ylabel("share of first rejections (%)")
+    axes.legend(loc="upper right")
+
+
+def _reliability(axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
+    axes.plot([0, 1], [0, 1], color=style.INK, linewidth=0.5, zorder=0)
+    for domain, rows in ours.groupby("domain", sort=False):
+        value, low, high = rows[["value", "low", "high"]].to_numpy(dtype=float).T
+        axes.errorbar(
+            rows["x"].astype(float), value, yerr=np.clip([value - low, high - value], 0, None),
+            **style.domain_style(domain), elinewidth=0.6, capsize=1.5, capthick=0.6,
+            label=paper.DOMAIN_LABELS.get(domain, domain),
+        )  # fmt: skip
+    for number, band in enumerate(theirs.itertuples()):
+        axes.plot(
+            [band.x, band.x], [band.low, band.high], color=style.PAPER, linewidth=4, solid_capstyle="butt", zorder=1,
+            label="paper, range" if number == 0 else None,
+        )  # fmt: skip
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1.02)
+    axes.set_xlabel("drafter's probability at depth one")
+    axes.set_ylabel("hit rate")
+    axes.legend(loc="lower right")
+
+
+def _masses(axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
+    for part, colour, label in ((ours, style.INK, "threshold"), (theirs, style.PAPER, "paper's threshold")):
+        for line in part[part["at"] == "threshold"].itertuples():
+            axes.axhline(line.value, color=colour, linestyle="--", linewidth=0.9, label=label)
+    for domain, rows in ours[ours["at"] != "threshold"].groupby("domain", sort=False):
+        look = style.domain_style(domain)
+        axes.plot(
+            rows["x"].astype(float), rows["value"].astype(float), color=look["color"],
+            label=paper.DOMAIN_LABELS.get(domain, domain),
+        )  # fmt: skip
+    points = theirs[theirs["at"] != "threshold"]
+    axes.plot(points["x"].astype(float), points["value"], "D", color=style.PAPER, label="paper, GSM8K")
+    axes.set_yscale("log")
+    axes.set_xlabel("place in the best-first order")
+    axes.set_ylabel("mean mass of the candidate")
+    axes.legend(loc="upper right")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return command.run(__doc__, render, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

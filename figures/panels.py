@@ -1,0 +1,87 @@
+"""Decode experiments other than the width sweep: their rows, and which cells a table lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+from cast.experiments.records import DECODE
+
+from . import tables
+from .data import DOMAIN_ORDER, TREE, Study
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The records of one decode experiment, and a summary of its measured cells.
+
+    rows: DECODE rows, failed ones included; empty where the experiment left no record.
+    cells: one row per setting, domain, method and budget, and per value of ``split`` where a protocol has several.
+    """
+
+    study: Study
+    experiment: str
+    rows: pd.DataFrame
+    cells: pd.DataFrame
+
+    @property
+    def places(self) -> list[tuple[str, str]]:
+        """Settings and domains in the order of tables; those of the study where the experiment has no record."""
+        if not len(self.rows):
+            return [(setting, domain) for setting in self.study.settings for domain in self.study.domains or [""]]
+        found = set(self.rows[["setting", "domain"]].itertuples(index=False, name=None))
+        settings = {name: place for place, name in enumerate(self.study.settings)}
+        domains = {name: place for place, name in enumerate(DOMAIN_ORDER)}
+        return sorted(
+            found,
+            key=lambda p: (settings.get(p[0], len(settings)), p[0], domains.get(p[1], len(domains)), p[1]),
+        )
+
+    def trees(self, setting: str, domain: str, **keys) -> pd.DataFrame:
+        """The measured tree cells with a gain, by width."""
+        if not len(self.cells):
+            return self.cells
+        rows = self.of(setting, domain, method=TREE, **keys)
+        return rows[rows["gain"].notna()].sort_values("budget")
+
+    def deployed(self, setting: str, domain: str, **keys) -> pd.DataFrame:
+        """The tree cell at the predicted width; every tree cell where that was not measured here."""
+        rows = self.trees(setting, domain, **keys)
+        at_predicted = rows[rows["budget"] == self.study.predicted(setting)] if len(rows) else rows
+        return at_predicted if len(at_predicted) else rows
+
+    def of(self, setting: str, domain: str, **keys) -> pd.DataFrame:
+        """The cells with these values."""
+        rows = self.cells
+        for column, value in {"setting": setting, "domain": domain, **keys}.items():
+            if len(rows):
+                rows = rows[rows[column] == value]
+        return rows
+
+    def reason(self, setting: str, domain: str, **keys) -> str:
+        """Why a cell is not measured."""
+        return self.study.reason(setting, self.experiment, self.rows, domain=domain or None, **keys)
+
+    def missing(self, setting: str, domain: str, **keys) -> tables.Cell:
+        return tables.missing(self.reason(setting, domain, **keys))
+
+
+def panel(
+    study: Study, experiment: str, summarise: Callable[[pd.DataFrame], pd.DataFrame], split: str | None = None
+) -> Panel:
+    """Read an experiment and summarise it; with ``split``, each value of that column by itself."""
+    rows = study.records(experiment, DECODE)
+    parts = list(_parts(rows, split)) if len(rows) else []
+    summaries = [summarise(part).assign(**{split: value} if split else {}) for value, part in parts]
+    filled = [summary for summary in summaries if len(summary)]
+    return Panel(study, experiment, rows, pd.concat(filled, ignore_index=True) if filled else pd.DataFrame())
+
+
+def _parts(rows: pd.DataFrame, split: str | None) -> Iterator[tuple[object, pd.DataFrame]]:
+    if split is None:
+        yield None, rows
+        return
+    # A traced run is shorter: its limit is no protocol of its own.
+    yield from rows[~rows["traced"].astype(bool)].groupby(split)

@@ -1,0 +1,142 @@
+"""Tables 3, 10, 14 and 15 and Figure 4: numbers from synthetic records, and what a failed cell says."""
+
+import pandas as pd
+import pytest
+from synthetic_records import decode_row, failed, identity
+from test_replay_analyses import SPEC, synthetic_logs
+
+from cast.experiments.records import DECODE, REPLAY
+from cast.experiments.replay_analyses import analyse
+from figures import data, fig4, table3, table10, table14, table15
+from figures.panels import panel
+
+S = "smollm2_fp32"
+CHAIN_MS = [20.0, 22.0, 24.0, 26.0, 28.0, 30.0]
+
+
+def write(folder, experiment, rows, domain="math", schema=DECODE):
+    folder._write(experiment, S, domain, [row | {"experiment": experiment} for row in rows], schema, 1.0)
+
+
+def cells(gains, domain="math", r=2.5, **changes):
+    """Six prompts: AR, the chain, and a tree at each width with exactly that gain."""
+    rows = []
+    for prompt, ms in enumerate(CHAIN_MS):
+        timed = {("autoregressive", 0): (2 * ms, 1.0), ("dflash", 15): (ms, 1.9)}
+        timed |= {("cast", width): (ms / (1 + gain), r) for width, gain in gains.items()}
+        rows += [decode_row(S, domain, *cell, prompt, *numbers, **changes) for cell, numbers in timed.items()]
+    return rows
+
+
+def ours(table):
+    return table.data[table.data["source"] == "ours"].reset_index(drop=True)
+
+
+def test_table3_has_intervals_of_prompts_and_ranges_of_seeds(folder):
+    folder.width(S, 31)
+    write(folder, "repeated_panel", [row for n in range(3) for row in cells({31: 0.2 + 0.05 * n, 63: 0.1}, repeat=n)])
+    write(folder, "sampled_decoding", [
+        row for seed in range(3)
+        for row in cells({31: 0.1 * (seed + 1)}, seed=seed, temperature=1.0, sampler="recursive")
+    ])  # fmt: skip
+    greedy, sampled = ours(table3.build(data.load(folder.root))).to_dict("records")
+    by_repeat = [20.0, 25.0, 30.0]
+    mean_time = sum(1 / (1 + gain / 100) for gain in by_repeat) / 3
+    assert greedy["gain_percent"] == pytest.approx(100 * (1 / mean_time - 1))
+    assert greedy["low_percent"] == pytest.approx(greedy["gain_percent"])  # every prompt alike
+    assert (greedy["width"], greedy["repeats"], greedy["prompts"]) == (31, 3, 6)  # the predicted width alone
+    assert greedy["repeat_change_points"] == pytest.approx(10.0)
+    assert sampled["gain_percent"] == pytest.approx(20.0)
+    assert (sampled["low_percent"], sampled["high_percent"]) == pytest.approx((10.0, 30.0))
+    assert sampled["cell_gain_low_percent"] == pytest.approx(20.0)
+    row = ours(table10.build(data.load(folder.root))).iloc[0]
+    assert (row["gain_percent"], row["seed_gain_low_percent"]) == pytest.approx((20.0, 10.0))
+    assert row["r_pooled"] == pytest.approx(2.5)
+    assert row["dflash_ms_per_token"] == pytest.approx(25.0)
+
+
+def test_every_gain_has_its_interval(folder):
+    write(folder, "repeated_panel", cells({31: 0.2}))
+    write(folder, "sampled_decoding", cells({31: 0.2}, temperature=1.0, sampler="walk"))
+    write(folder, "generation_length", cells({31: 0.2}))
+    study = data.load(folder.root)
+    for module in (table3, table10, table14):
+        frame = ours(module.build(study))
+        gains = [name for name in frame if name.endswith("gain_percent") and frame[name].notna().any()]
+        assert gains, module.__name__
+        for name in gains:
+            prefix = name.removesuffix("gain_percent")
+            bounds = [f"{prefix}gain_low_percent", f"{prefix}gain_high_percent"]
+            bounds = bounds if bounds[0] in frame else [f"{prefix}low_percent", f"{prefix}high_percent"]
+            assert frame.loc[frame[name].notna(), bounds].notna().all().all(), (module.__name__, name)
+
+
+def test_table14_tells_lengths_apart_and_finds_the_oracle(folder):
+    folder.width(S, 31)
+    rows = cells({31: 0.2, 63: 0.3}) + cells({31: 0.1, 63: 0.05}, max_new_tokens=192)
+    traced = decode_row(S, "math", "cast", 31, 0, 1.0, 2.5, traced=True, repeat=1, max_new_tokens=16, new_tokens=16)
+    rows.append(traced | {"decode_ms": 16.0, "committed_tokens": 15, "rounds": 6})
+    write(folder, "generation_length", rows)
+    write(folder, "long_prefix", [failed(row, "out of memory") for row in cells({31: 0.2})])
+    found = ours(table14.build(data.load(folder.root)))
+    short, long, prefix = found.to_dict("records")
+    assert (short["max_new_tokens"], short["width"], short["oracle_width"]) == (96, 31, 63)
+    assert (short["gain_percent"], short["oracle_gain_percent"]) == pytest.approx((20.0, 30.0))
+    assert (long["max_new_tokens"], long["oracle_width"]) == (192, 31)
+    assert long["cast_speedup"] == pytest.approx(2.2)
+    assert prefix["note"] == "not measured: out of memory"
+
+
+def test_table15_names_the_fastest_of_eight_packed_tokens(folder):
+    rows = [row for row in cells({7: 0.3, 15: 0.5}) if row["method"] != "autoregressive"]
+    short = []
+    for prompt, ms in enumerate(CHAIN_MS):
+        for cell, time in ((("dflash", 7), 1.5 * ms), (("cast", 7), 1.2 * ms)):
+            short.append(decode_row(S, "math", *cell, prompt, time, 1.7, block_size=8))
+    write(folder, "block_length", rows + short)
+    table = table15.build(data.load(folder.root))
+    frame = ours(table).set_index(["method", "width", "block_size"])
+    assert frame.loc[("cast", 7, 8), "ms_per_token"] == pytest.approx(30.0)
+    assert frame.loc[("dflash", 15, 16), "r_pooled"] == pytest.approx(1.9)
+    bold = [cell.bold for cell in table.rows[0].cells[2:]]
+    assert bold == [False, False, True, False, False]
+
+
+def test_a_cell_that_is_not_in_the_record_says_so(folder):
+    write(folder, "block_length", cells({15: 0.5}))
+    table = table15.build(data.load(folder.root))
+    assert "not measured: not part of this block_length" in set(ours(table)["note"])
+
+
+def test_places_follow_the_study_and_name_what_it_does_not(folder):
+    write(folder, "block_length", cells({7: 0.1}), domain="math")
+    write(folder, "block_length", cells({7: 0.1}, domain="chat"), domain="chat")
+    study = data.load(folder.root, settings=["other", S], domains=["code"])
+    places = panel(study, "block_length", lambda rows: pd.DataFrame()).places
+    assert places == [(S, "math"), (S, "chat")]
+    nothing = panel(study, "repeated_panel", lambda rows: pd.DataFrame())
+    assert nothing.places == [("other", "code"), (S, "code")]
+    assert nothing.reason(S, "code") == "no repeated_panel record"
+
+
+def test_figure4_draws_what_was_replayed(folder, tmp_path):
+    rows = [identity("replay", S, "math") | row for row in analyse(synthetic_logs(prompts=6, roots=12), SPEC)]
+    frame = pd.DataFrame(rows).reindex(columns=list(REPLAY.columns))
+    write(folder, "replay", frame.fillna({"roots": "", "method": "", "bin": ""}).to_dict("records"), schema=REPLAY)
+    folder.width(S, 31)
+    study = data.load(folder.root, settings=[S], domains=["math", "code"])
+    plotted = fig4.plotted(study)
+    mine = plotted[plotted["source"] == "ours"]
+    shares = mine[mine["panel"] == "a"]
+    assert shares["at"].tolist() == fig4.BANDS
+    assert shares["value"].sum() == pytest.approx(1.0)  # a first rejection has no rank 1 here
+    hits = mine[mine["panel"] == "b"]
+    assert (hits["low"] <= hits["value"]).all() and (hits["value"] <= hits["high"]).all()
+    masses = mine[(mine["panel"] == "c") & (mine["at"] != "threshold")]
+    assert masses["value"].is_monotonic_decreasing and len(masses) == SPEC.largest_budget
+    assert mine.loc[mine["at"] == "threshold", "value"].tolist() == [0.02]
+    assert mine.loc[mine["domain"] == "code", "note"].tolist() == ["not measured: no replay record"]
+    theirs = plotted[plotted["source"] == "paper"]
+    assert theirs.loc[theirs["at"] == "2-4", ["low", "high"]].to_numpy().tolist() == [[0.56, 0.77]]
+    assert theirs.loc[theirs["x"] == 48, "value"].tolist() == [0.016]
+    assert len(fig4.render(study, tmp_path / "fig4")) == 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,12 +23,14 @@ class CandidateTree:
         parent: int64 [N], index of the parent node, -1 where the parent is the root.
         depth: int64 [N], length of the candidate sequence, from 1.
         log_mass: float32 [N], log of the plug-in score (paper, equation 1).
+        visible: bool [N + 1, N + 1], see `ancestor_mask`, of a tree that was built on a GPU and stays there.
     """
 
     tokens: Tensor
     parent: Tensor
     depth: Tensor
     log_mass: Tensor
+    visible: Tensor | None = None
 
     def __len__(self) -> int:
         return self.tokens.numel()
@@ -35,8 +38,7 @@ class CandidateTree:
     @property
     def is_chain(self) -> bool:
         """True when every node has at most one child and node i's parent is node i - 1."""
-        n = len(self)
-        return bool(torch.equal(self.parent, torch.arange(-1, n - 1)))
+        return torch.equal(self.parent, torch.arange(-1, len(self) - 1, device=self.parent.device))
 
     def children(self) -> list[dict[int, int]]:
         """For each packed row (root first), its children as {token: packed row}."""
@@ -52,12 +54,13 @@ def ancestor_mask(tree: CandidateTree) -> Tensor:
     Row 0 is the pending root. The cached prefix, which every row sees, is not part of this mask
     (paper, section 2 and Lemma 1).
     """
-    n = len(tree)
-    mask = torch.eye(n + 1, dtype=torch.bool)
-    mask[:, 0] = True
-    parent_row = tree.parent + 1
-    # Ancestors precede descendants in level order, so one vectorised step per depth completes the closure.
-    for depth in range(2, int(tree.depth.max()) + 1 if n else 0):
-        level = torch.nonzero(tree.depth == depth).squeeze(1)
-        mask[level + 1] |= mask[parent_row[level]]
-    return mask
+    if tree.visible is not None:
+        return tree.visible
+    n = len(tree) + 1
+    seen = [1]  # for each packed row an integer whose bit j says that it sees row j
+    for row, parent in enumerate(tree.parent.tolist(), start=1):
+        seen.append(seen[parent + 1] | 1 << row)
+    width = -(-n // 8)
+    packed = np.frombuffer(b"".join(bits.to_bytes(width, "little") for bits in seen), np.uint8)
+    bits = np.unpackbits(packed.reshape(n, width), axis=1, count=n, bitorder="little")
+    return torch.from_numpy(bits).view(torch.bool)

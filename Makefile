@@ -17,7 +17,7 @@ REPORT := $(RESULTS)/report.html
 SNAKEMAKE := $(BIN)/snakemake --cores $(CORES)
 CONFIG := --config study=$(STUDY) $(if $(SCALE),scale=$(SCALE)) $(if $(OVERRIDES),'overrides=$(OVERRIDES)')
 
-.PHONY: help setup plan reproduce report dry-run resume retry test lint format clean-study
+.PHONY: help setup plan reproduce report dry-run resume retry sync test lint format clean-study
 
 help:
 	@echo 'make setup        .venv with the exact versions of requirements.lock'
@@ -26,6 +26,7 @@ help:
 	@echo 'make dry-run      what the study would still run, and how long it may take'
 	@echo 'make resume       after a crash: refuse while a job is alive, else unlock and continue'
 	@echo 'make retry        delete the records with failed cells, then reproduce'
+	@echo 'make sync         upload the W&B runs that lie on disk'
 	@echo 'make clean-study  delete the results of the study'
 	@echo 'make test         setup, all tests'
 	@echo 'make lint         ruff'
@@ -73,6 +74,9 @@ resume: setup
 retry: setup
 	@$(BIN)/python -m workflow.lib.retry $(RESULTS)
 	@$(MAKE) --no-print-directory reproduce
+
+sync: setup
+	@runs=$$($(BIN)/python -m workflow.lib.sync $(RESULTS)) && $(BIN)/wandb sync --yes $$runs
 
 clean-study:
 	@test -n '$(STUDY)' && test -f 'conf/study/$(STUDY).yaml' || \

@@ -201,6 +201,8 @@ class WidthSweep(Job):
     temperature: float = MISSING
     top_k: int = MISSING
     block_size: int | None = None
+    block_sizes: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
     repeats: int = MISSING
     traced: bool = MISSING
     sampler: Sampler = Sampler.walk
@@ -310,6 +312,35 @@ class Replay(Job):
 
 
 @dataclass
+class WidthTax(Job):
+    batch_sizes: list[int] = MISSING
+    packed_tokens: list[int] = MISSING
+    prefix_tokens: int = MISSING
+    verifiers: list[str] = MISSING
+    warmups: int = MISSING
+    iterations: int = MISSING
+
+
+@dataclass
+class Serving(Job):
+    active: list[int] = MISSING
+    variants: list[str] = MISSING
+    width: int = MISSING
+    wide: int = MISSING
+    priced_packed_tokens: list[int] = MISSING
+    requests: int | None = None
+    requests_per_slot: int = MISSING
+    load: float | None = None
+    prompt_limit: int = MISSING
+    max_new_tokens: int = MISSING
+    temperature: float = MISSING
+    top_k: int = MISSING
+    repeats: int = MISSING
+    compare: bool = MISSING
+    traced: bool = MISSING
+
+
+@dataclass
 class Scores:
     """Whose score log the rule reads: one curve for each drafter, reused for every setting and domain."""
 
@@ -415,10 +446,17 @@ JOB_SCHEMAS: dict[str, type[Job]] = {
     "width": Width,
     "worked_example": WorkedExample,
     "sampled_decoding": WidthSweep,
+    "block_length": WidthSweep,
+    "generation_length": WidthSweep,
+    "long_prefix": WidthSweep,
+    "repeated_panel": WidthSweep,
     "greedy_equivalence": GreedyEquivalence,
     "total_variation": TotalVariation,
     "score_log": ScoreLog,
     "replay": Replay,
+    "width_tax": WidthTax,
+    "serving_goodput": Serving,
+    "continuous_batching": Serving,
 }
 
 

@@ -160,6 +160,12 @@ EXPECTED = shlex.join(
 )
 
 
+def artefacts(kind):
+    """The modules figures/<kind><number>.py, by number."""
+    found = [path.stem for path in Path("figures").glob(f"{kind}[0-9]*.py")]
+    return sorted(found, key=lambda name: int(name.removeprefix(kind)))
+
+
 def without_suffix(output_name):
     """The path an artefact's module adds its suffixes to."""
     return lambda wildcards, output: str(Path(output[output_name]).with_suffix(""))

@@ -2,8 +2,8 @@
 # serve a study of which a part failed, or a part came from another machine. They take seconds and no device: on a
 # cluster they run beside Snakemake.
 
-FIGURES = ["fig2", "fig3", "fig5"]
-TABLES = ["table2", "table5", "table7", "table8", "table9", "table12"]
+FIGURES = artefacts("fig")
+TABLES = artefacts("table")
 ARTEFACTS = [*FIGURES, *TABLES, "scorecard"]
 
 # What every artefact is drawn with, and the paper's own numbers.
@@ -16,7 +16,7 @@ SHARED_MODULES = sorted(
 # What the summary computes with.
 STATISTICS = sorted(
     str(path)
-    for pattern in ("src/cast/experiments/statistics.py", "src/cast/width/*.py")
+    for pattern in ("src/cast/experiments/statistics.py", "src/cast/experiments/bootstrap.py", "src/cast/width/*.py")
     for path in Path().glob(pattern)
 )
 SUMMARY = f"{RESULTS}/summary/cells.parquet"

@@ -28,9 +28,7 @@ def prompt_of(golden):
 @pytest.fixture
 def loaded(golden):
     """Options with the trie where it lies."""
-    return lambda options: {
-        k: NgramTrie.read(golden / "dart_tiny" / v) if k == "trie" else v for k, v in options.items()
-    }
+    return lambda options: options | ({"trie": golden / "dart_tiny" / "tiny.trie"} if "trie" in options else {})
 
 
 @pytest.mark.parametrize(("method", "name", "options"), METHODS)

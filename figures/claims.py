@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from cast.experiments.records import REPLAY
 from cast.width import LatencyCurve
 
 from . import paper, tables
 from .data import CHAIN, PROBE, SWEEP, TREE, Study, Summary
 from .probe import SLOPE_RANGE, slopes, verification_latency
+
+REPLAY_EXPERIMENT = "replay"
 
 
 class NotMeasured(Exception):
@@ -365,6 +368,94 @@ def round_length_statistics(study: Study, settings: list[str]) -> Finding:
     )
 
 
+def adaptive_beats_fixed_shapes(study: Study, settings: list[str]) -> Finding:
+    rows = _replayed(study, settings, "fixed_shapes", roots="own", quantity="r_gain_over_chain")
+    rows = rows[rows["method"] != CHAIN]
+    tree, shapes = rows[rows["method"] == TREE], rows[rows["method"] != TREE]
+    places = ["setting", "domain"]
+    above = tree.set_index(places)["value"] - shapes.groupby(places)["value"].max()
+    return Finding(
+        "; ".join(f"{row.domain}, {row.method}: {_interval(row)}" for row in rows.itertuples()),
+        bool((tree["low"] > 0).all() and not (shapes["low"] > 0).any()),
+        bool((above > 0).all()),
+        tuple(dict.fromkeys(rows["setting"])),
+    )
+
+
+def rejections_near_the_top(study: Study, settings: list[str]) -> Finding:
+    rows = _replayed(study, settings, "rejection_ranks", quantity="share")
+    near = rows[rows["bin"] == "2-4"]
+    printed = _printed("rejection_rank_2_4") / 100
+    largest = rows.groupby(["setting", "domain"])["value"].transform("max")
+    return Finding(
+        "; ".join(f"{row.domain}: {100 * row.value:.0f}% of {row.n}" for row in near.itertuples()),
+        bool(near["value"].round(2).between(printed.min(), printed.max()).all()),
+        bool((near["value"] >= largest[near.index]).all()),
+        tuple(dict.fromkeys(near["setting"])),
+    )
+
+
+def calibrated_at_depth_one(study: Study, settings: list[str]) -> Finding:
+    rows = _replayed(study, settings, "reliability", quantity="hit_rate")
+    rows = rows[rows["top_k"] > 1]
+    sure, middle = rows[rows["bin"] == "0.9-1.0"], rows[rows["bin"] == "0.6-0.7"]
+    if not len(sure) or not len(middle):
+        raise NotMeasured("no candidate of such confidence was replayed")
+    bars = {name: _printed("calibration", name) for name in ("0.9-1.0", "0.6-0.7")}
+    meets = [
+        (part["high"] >= bars[name].min()) & (part["low"] <= bars[name].max())
+        for name, part in (("0.9-1.0", sure), ("0.6-0.7", middle))
+    ]
+    return Finding(
+        "; ".join(
+            f"{row.domain}, {row.bin}: {row.value:.2f} of {row.n}" for row in [*sure.itertuples(), *middle.itertuples()]
+        ),
+        bool(all(part.all() for part in meets)),
+        bool((sure["value"] >= 0.9).all() and middle["value"].between(0.5, 0.8).all()),
+        tuple(dict.fromkeys(rows["setting"])),
+    )
+
+
+def rank_cap_is_free(study: Study, settings: list[str]) -> Finding:
+    rows = _replayed(study, settings, "rank_cap", roots="chain", quantity="r_capped_over_full")
+    rows = rows[rows["budget"].isin([32, 63])]
+    if not len(rows):
+        raise NotMeasured("the rank cap was replayed at neither 32 nor 63 nodes")
+    bar = rows["budget"].map({budget: _printed(f"rank_cap_{budget}").max() / 100 for budget in (32, 63)})
+    return Finding(
+        "; ".join(f"{row.domain}, N = {row.budget}: {_interval(row)}" for row in rows.itertuples()),
+        bool((rows["value"] >= -bar.astype(float) - 5e-4).all()),
+        bool((rows["value"] >= -0.03).all()),
+        tuple(dict.fromkeys(rows["setting"])),
+    )
+
+
+def regret_within_bound(study: Study, settings: list[str]) -> Finding:
+    rows = _replayed(study, settings, "plug_in_regret")
+    broken, regret = (rows[rows["quantity"] == name] for name in ("rounds_above_bound", "regret"))
+    return Finding(
+        f"{int(broken['value'].sum())} of {int(broken['n'].sum())} rounds above the bound; regret "
+        + "; ".join(f"{row.domain}, N = {row.budget}: {row.value:.2f}" for row in regret.itertuples()),
+        bool((broken["value"] == 0).all()),
+        bool((broken["value"] <= 0.001 * broken["n"]).all()),
+        tuple(dict.fromkeys(rows["setting"])),
+    )
+
+
+def allocation_adds_acceptance(study: Study, settings: list[str]) -> Finding:
+    rows = _replayed(study, settings, "shared_budget", method="best_first", quantity="accepted_over_uniform")
+    rows = rows[rows["budget"] == 4]
+    if not len(rows):
+        raise NotMeasured("no shared budget of four nodes a request was replayed")
+    printed = _printed("allocation_oracle") / 100
+    return Finding(
+        "; ".join(f"{row.domain}: {_interval(row)}" for row in rows.itertuples()),
+        bool(rows["value"].round(3).between(printed.min(), printed.max()).all()),
+        bool((rows["low"] > 0).all()),
+        tuple(dict.fromkeys(rows["setting"])),
+    )
+
+
 def exact_in_fp32(study: Study, settings: list[str]) -> Finding:
     return _departures(study, settings, "float32", tie=1e-3, share=1.0, exact=True)
 
@@ -466,6 +557,30 @@ def _departures(study: Study, settings: list[str], dtype: str, tie: float, share
         near,
         tuple(sorted(set(rows["setting"]))),
     )
+
+
+def _replayed(study: Study, settings: list[str], analysis: str, **keys: str) -> pd.DataFrame:
+    """Measured replay rows of one analysis; raises NotMeasured where there is none."""
+    rows = study.records(REPLAY_EXPERIMENT, REPLAY)
+    if len(rows):
+        measured = rows[rows["setting"].isin(settings) & (rows["status"] == "measured")]
+        measured = measured[measured["analysis"] == analysis]
+        for column, value in keys.items():
+            measured = measured[measured[column] == value]
+        if len(measured):
+            return measured.reset_index(drop=True)
+    raise NotMeasured("; ".join(dict.fromkeys(study.reason(name, REPLAY_EXPERIMENT, rows) for name in settings)))
+
+
+def _printed(identifier: str, within: str = "") -> pd.Series:
+    """Numbers of the paper's text under one id."""
+    prose = paper.prose()
+    chosen = (prose["id"] == identifier) & prose["quantity"].str.contains(within, regex=False)
+    return prose.loc[chosen, "value"].astype(float)
+
+
+def _interval(row: Any) -> str:
+    return tables.gain({"gain": row.value, "gain_low": row.low, "gain_high": row.high})
 
 
 def _printed_h100_gains() -> pd.Series:

@@ -12,6 +12,8 @@ from cast.experiments.records import DECODE
 from . import tables
 from .data import DOMAIN_ORDER, TREE, Study
 
+REPEATED, SAMPLED = "repeated_panel", "sampled_decoding"
+
 
 @dataclass(frozen=True)
 class Panel:

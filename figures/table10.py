@@ -14,8 +14,7 @@ import pandas as pd
 
 from . import command, paper, tables
 from .data import Study
-from .panels import panel
-from .table3 import SAMPLED
+from .panels import SAMPLED, panel
 
 HEADER = [
     "Setting", "N", "Domain", "DFlash R", "CAST R", "DFlash ms/token", "CAST ms/token", "Mean gain", "Seed range",

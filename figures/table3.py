@@ -15,9 +15,8 @@ import pandas as pd
 
 from . import command, paper, tables
 from .data import Study
-from .panels import panel
+from .panels import REPEATED, SAMPLED, panel
 
-GREEDY, SAMPLED = "repeated_panel", "sampled_decoding"
 HEADER = [
     "Setting", "N", "T", "Domain", "Prompts", "Repeats or seeds", "Mean gain", "Change over repeats (points)",
 ]  # fmt: skip
@@ -28,7 +27,7 @@ def build(study: Study) -> tables.Table:
 
     rows, data, rules = [], [], set()
     blocks = (
-        (panel(study, GREEDY, repeat_summary), 0, _greedy),
+        (panel(study, REPEATED, repeat_summary), 0, _greedy),
         (panel(study, SAMPLED, seed_summary), 1, _sampled),
     )
     for block, temperature, record_of in blocks:

@@ -1,0 +1,102 @@
+"""Claims that replays judge: each bar from rows that just meet or just miss it."""
+
+import pandas as pd
+import pytest
+from synthetic_records import identity
+
+from cast.experiments.records import REPLAY, write_records
+from figures import claims, data, scorecard
+
+S = "smollm2_fp32"
+
+
+def row(analysis, quantity, value, low=None, high=None, **place):
+    empty = {"roots": "", "method": "", "bin": "", "budget": None, "top_k": None}
+    numbers = {"quantity": quantity, "value": value, "low": low, "high": high, "n": 100, "prompts": 9}
+    return identity("replay", S, "math") | empty | {"analysis": analysis} | numbers | place
+
+
+def judged(folder, name, rows):
+    path = folder.root / "replay" / S / "math.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_records(pd.DataFrame(rows), path, REPLAY)
+    finding = getattr(claims, name)(data.load(folder.root, settings=[S], domains=["math"]), [S])
+    assert finding.settings == (S,)
+    assert finding.ours
+    return finding.reproduced, finding.direction
+
+
+def shapes(tree, schedule, binary):
+    place = {"roots": "own", "budget": 47}
+    gains = {"dflash": (0.0, 0.0, 0.0), "cast": tree, "schedule_8_4_2_2_1": schedule, "binary": binary}
+    return [row("fixed_shapes", "r_gain_over_chain", *gain, method=name, **place) for name, gain in gains.items()]
+
+
+def bands(near, further):
+    shares = {"1": 0.0, "2-4": near, "5-8": further, "9-32": 1 - near - further, "beyond 32": 0.0}
+    return [row("rejection_ranks", "share", share, bin=band, method="dflash") for band, share in shares.items()]
+
+
+def hits(sure, middle):
+    place = {"roots": "chain", "top_k": 8}
+    return [
+        row("reliability", "hit_rate", value, value - 0.01, value + 0.01, bin=name, **place)
+        for name, value in (("0.9-1.0", sure), ("0.6-0.7", middle))
+    ]
+
+
+def capped(at_32, at_63):
+    place = {"roots": "chain", "method": "cast", "top_k": 8}
+    return [row("rank_cap", "r_capped_over_full", v, v, v, budget=n, **place) for n, v in ((32, at_32), (63, at_63))]
+
+
+def regret(broken):
+    place = {"method": "cast", "budget": 63, "top_k": 8}
+    return [
+        row("plug_in_regret", "rounds_above_bound", broken, roots="every", **place),
+        row("plug_in_regret", "regret", 0.7, 0.6, 0.8, roots="chain", **place),
+    ]
+
+
+def allocation(gain, low):
+    return [row("shared_budget", "accepted_over_uniform", gain, low, gain + 0.01, method="best_first", budget=4)]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "expected"),
+    [
+        ("adaptive_beats_fixed_shapes", shapes((0.2, 0.1, 0.3), (-0.4, -0.5, -0.3), (-0.1, -0.2, 0.0)), (True, True)),
+        ("adaptive_beats_fixed_shapes", shapes((0.2, 0.1, 0.3), (-0.4, -0.5, -0.3), (0.1, 0.05, 0.2)), (False, True)),
+        ("adaptive_beats_fixed_shapes", shapes((0.1, 0.05, 0.2), (-0.4, -0.5, -0.3), (0.2, 0.1, 0.3)), (False, False)),
+        ("rejections_near_the_top", bands(0.60, 0.2), (True, True)),
+        ("rejections_near_the_top", bands(0.50, 0.3), (False, True)),
+        ("rejections_near_the_top", bands(0.30, 0.4), (False, False)),
+        ("calibrated_at_depth_one", hits(0.985, 0.7), (True, True)),
+        ("calibrated_at_depth_one", hits(0.93, 0.6), (False, True)),
+        ("calibrated_at_depth_one", hits(0.8, 0.7), (False, False)),
+        ("rank_cap_is_free", capped(-0.004, -0.010), (True, True)),
+        ("rank_cap_is_free", capped(-0.010, -0.010), (False, True)),
+        ("rank_cap_is_free", capped(-0.04, 0.0), (False, False)),
+        ("regret_within_bound", regret(0), (True, True)),
+        ("regret_within_bound", regret(1), (False, False)),
+        ("allocation_adds_acceptance", allocation(0.18, 0.17), (True, True)),
+        ("allocation_adds_acceptance", allocation(0.05, 0.04), (False, True)),
+        ("allocation_adds_acceptance", allocation(0.01, -0.01), (False, False)),
+    ],
+)
+def test_bars(folder, name, rows, expected):
+    assert judged(folder, name, rows) == expected
+
+
+def test_without_a_replay_the_scorecard_says_so(folder):
+    folder.width(S, 31)
+    found = {verdict["id"]: verdict for verdict in scorecard.judge(data.load(folder.root, settings=[S]))}
+    assert found["rank-cap-is-free"]["verdict"] == "not measured"
+    assert found["rank-cap-is-free"]["why"] == "no replay record"
+
+
+def test_a_failed_replay_gives_its_reason(folder):
+    empty = dict.fromkeys(["value", "low", "high", "n", "prompts"])
+    failed = row("score_log", "rounds", None) | empty | {"status": "failed", "reason": "the score log failed (busy)"}
+    with pytest.raises(claims.NotMeasured, match=r"the score log failed \(busy\)"):
+        judged(folder, "rank_cap_is_free", [failed])

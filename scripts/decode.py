@@ -45,36 +45,36 @@ def decode(config: DictConfig) -> None:
 
 
 def _cells(config: DictConfig) -> list[dict[str, Any]]:
-    """One row for each method, width and seed, with what the configuration alone knows."""
-    from cast.experiments.width_sweep import sampler_of
+    """One row for each variant and seed, with what the configuration alone knows."""
+    from cast.experiments.width_sweep import WidthSweepSpec, sampler_of, variants_of
 
-    widths = {"autoregressive": [0], "dflash": [(config.block_size or 1) - 1], "cast": list(config.budgets)}
+    spec = measuring.spec_from(config, WidthSweepSpec)
     return [
         {
-            "method": method,
-            "budget": budget,
+            "method": variant.method,
+            "budget": variant.budget,
             "prompt_id": "",
             "prompt_index": 0,
             "repeat": 0,
             "seed": seed,
             "temperature": config.temperature,
-            "sampler": sampler_of(method, config.sampler.value) if config.temperature else "greedy",
+            "sampler": sampler_of(variant.method, spec.sampler) if config.temperature else "greedy",
             "top_k": config.top_k,
-            "block_size": config.block_size or 0,
-            "max_new_tokens": config.max_new_tokens,
+            "block_size": variant.block_size or config.block_size or 0,
+            "max_new_tokens": variant.max_new_tokens or config.max_new_tokens,
             "order": 0,
             "traced": False,
         }
-        for method in (chosen.value for chosen in config.methods)
-        for budget in widths[method]
-        for seed in config.seeds or [config.seed]
+        for variant in variants_of(None, spec)
+        for seed in spec.seeds or (spec.seed,)
     ]
 
 
 def _summary(measured: pd.DataFrame) -> dict[str, float]:
     timed = measured[~measured.traced.astype(bool)]
-    means = timed.groupby(["method", "budget"])["ms_per_token"].mean()
-    return {f"ms_per_token/{method}_{budget}": float(value) for (method, budget), value in means.items()}
+    keys = ["method", "budget", *(key for key in ("block_size", "max_new_tokens") if timed[key].nunique() > 1)]
+    means = timed.groupby(keys)["ms_per_token"].mean()
+    return {f"ms_per_token/{'_'.join(map(str, cell))}": float(value) for cell, value in means.items()}
 
 
 if __name__ == "__main__":

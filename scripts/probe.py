@@ -1,55 +1,79 @@
-"""Time the decoder's verification call by packed token count, and one draft; the latency curve of a setting.
+"""Time a target's verification call by packed token count, and one draft; the latency curve of a setting.
 
 python scripts/probe.py setting=smollm2_bf16 prefix_tokens=256
+python scripts/probe.py experiment=prefix_probe setting=smollm2_bf16 'prefixes=[256,1024,4096]'
+python scripts/probe.py experiment=hybrid_probe setting=tiny_qwen3_5 'prefixes=[1024]'
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from omegaconf import DictConfig
+import pandas as pd
+from omegaconf import DictConfig, OmegaConf
 
-from cast.experiments.records import LATENCY
+from cast.experiments.records import HYBRID_LATENCY, LATENCY
 from jobs import measuring, pairs, tracking
 from jobs.entry import run
-from jobs.schema import LatencyProbe
+from jobs.schema import HybridProbe, LatencyProbe, PrefixProbe
 
 
 def probe(config: DictConfig) -> None:
-    measuring.require(config, LatencyProbe, "probe")
+    measuring.require(config, (LatencyProbe, PrefixProbe), "probe")
+    hybrid = OmegaConf.get_type(config) is HybridProbe
+    schema = HYBRID_LATENCY if hybrid else LATENCY
     output = measuring.output_path(config, "probe")
     # A curve means one moment of the machine: half a curve from before is measured again.
     with measuring.measurement(config, output, resumable=False) as job:
 
         def work() -> None:
-            from cast.experiments import latency_probe
+            from cast.experiments import hybrid_probe, latency_probe
 
-            pair = pairs.load(config, job.kind)
-            spec = measuring.spec_from(config, latency_probe.LatencyProbeSpec)
-            iterations = enumerate(latency_probe.run(pair, spec))
-            job.collect(((str(iteration), rows) for iteration, rows in iterations), total=spec.iterations)
+            spec = measuring.spec_from(config, latency_probe.LatencyProbeSpec, prefix_tokens=_prefixes(config))
+            if hybrid:
+                iterations = hybrid_probe.run(pairs.load_hybrid(config, job.kind), spec)
+            else:
+                iterations = latency_probe.run(pairs.load(config, job.kind), spec)
+            job.collect(((str(number), rows) for number, rows in enumerate(iterations)), total=spec.iterations)
 
         reason = measuring.guarded(work)
         # Every iteration goes through all pack sizes, so a probe that failed has no part of a curve to keep.
         rows = job.failed(_cells(config), reason) if reason else job.rows()
         if reason:
             print(f"failed: {reason}")
-        frame = measuring.framed(rows, LATENCY)
-        measuring.write(output, frame, LATENCY, job.provenance(len(frame)))
+        frame = measuring.framed(rows, schema)
+        measured = frame[frame.status == "measured"]
+        measuring.write(output, frame, schema, job.provenance(len(frame), slopes_ms_per_token=_slopes(measured)))
         job.partial.discard()
-    measured = frame[frame.status == "measured"]
-    medians = measured.groupby(["component", "packed_tokens"])["latency_ms"].median()
-    tracking.track(config, output, frame, {f"{part}_ms/{packed}": float(ms) for (part, packed), ms in medians.items()})
+    medians = measured.groupby(["component", "prefix_tokens", "packed_tokens"])["latency_ms"].median()
+    several = len(_prefixes(config)) > 1
+    tracking.track(
+        config,
+        output,
+        frame,
+        {
+            f"{part}_ms/{f'{prefix}/' if several else ''}{packed}": float(ms)
+            for (part, prefix, packed), ms in medians.items()
+        },
+    )
+
+
+def _prefixes(config: DictConfig) -> list[int]:
+    return [config.prefix_tokens] if "prefix_tokens" in config else list(config.prefixes)
+
+
+def _slopes(measured: pd.DataFrame) -> list[dict[str, Any]]:
+    if measured.empty:
+        return []
+    from cast.experiments.latency_probe import slopes
+
+    return slopes(measured)
 
 
 def _cells(config: DictConfig) -> list[dict[str, Any]]:
     return [
-        {
-            "component": "target_forward",
-            "prefix_tokens": config.prefix_tokens,
-            "packed_tokens": packed,
-            "iteration": 0,
-        }
+        {"component": "target_forward", "prefix_tokens": prefix, "packed_tokens": packed, "iteration": 0}
+        for prefix in _prefixes(config)
         for packed in config.packed_tokens
     ]
 

@@ -35,13 +35,13 @@ Spec = TypeVar("Spec")
 Rows = list[dict[str, Any]]
 
 
-def require(config: DictConfig, schema: type, script: str) -> None:
+def require(config: DictConfig, schema: type | tuple[type, ...], script: str) -> None:
     """Refuse another script's experiment.
 
     Raises:
         CastError: ``config`` was composed for an experiment of another kind.
     """
-    if OmegaConf.get_type(config) is not schema:
+    if not issubclass(OmegaConf.get_type(config), schema):
         raise CastError(
             f"scripts/{script}.py does not measure {config.experiment.name}; "
             f"drop experiment={config.experiment.name} or call the script that does"
@@ -72,6 +72,8 @@ SMALLEST = {
     "budgets": 0,
     "packed_tokens": 1,
     "max_new_tokens": 1,
+    "lengths": 1,
+    "block_sizes": 2,
     "temperature": 0,
     "top_k": 1,
     "repeats": 1,
@@ -80,6 +82,7 @@ SMALLEST = {
     "rounds": 1,
     "masses": 1,
     "prefix_tokens": 1,
+    "prefixes": 1,
     "prompt_limit": 1,
     "time_limit_s": 0,
     "top": 1,
@@ -90,7 +93,20 @@ SMALLEST = {
     "batches": 1,
     "requests": 2,
     "nodes_per_request": 1,
+    "batch_sizes": 1,
+    "active": 1,
+    "width": 0,
+    "wide": 0,
+    "priced_packed_tokens": 1,
+    "requests_per_slot": 1,
+    "load": 0,
     "resamples": 1,
+    "draws": 1,
+    "floor_samples": 1,
+    "lead_tokens": 0,
+    "sequence_draws": 0,
+    "sequence_tokens": 1,
+    "sequence_top_k": 1,
 }
 """Least value of a key, in whichever experiment has it."""
 

@@ -1,8 +1,10 @@
-"""From a configuration to a target and its drafter."""
+"""From a configuration to a target and its drafter, where the setting has one."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from cast.errors import CastError, HubUnavailable
 from cast.experiments.device import check_gpu
 
 if TYPE_CHECKING:
+    from cast.models.hybrid import HybridTarget
     from cast.models.pair import Pair
 
 
@@ -31,26 +34,40 @@ def load(config: DictConfig, kind: str) -> Pair:
         Unavailable: the GPU is not the setting's, or the hub does not serve a checkpoint.
         CastError: a checkpoint is misnamed, missing, broken or does not fit.
     """
-    try:
-        check_gpu(kind, config.device.gpu_name)
-    except CastError as error:
-        raise Unavailable(str(error)) from error
+    with _on_the_settings_gpu(config, kind):
+        from cast.models.embedded import embedded_target
+        from cast.models.loading import load_pair
 
-    from cast.models.embedded import embedded_target
-    from cast.models.loading import load_pair
-
-    quiet_transformers()
-
-    target, drafter = config.target.source, config.drafter.source
-    try:
+        target, drafter = config.target.source, config.drafter.source
         return load_pair(
             embedded_target() if target == "embedded" else target,
-            drafter,
+            None if drafter == "none" else drafter,
             device=kind,
             dtype=config.setting.dtype.value,
             revision=config.target.revision,
             drafter_revision=config.drafter.revision,
         )
+
+
+def load_hybrid(config: DictConfig, kind: str) -> HybridTarget:
+    """Load a target that is probed only, on ``cpu`` or ``cuda``; raises as `load` does."""
+    with _on_the_settings_gpu(config, kind):
+        from cast.models import hybrid
+
+        return hybrid.load_hybrid(
+            config.target.source, device=kind, dtype=config.setting.dtype.value, revision=config.target.revision
+        )
+
+
+@contextlib.contextmanager
+def _on_the_settings_gpu(config: DictConfig, kind: str) -> Iterator[None]:
+    try:
+        check_gpu(kind, config.device.gpu_name)
+    except CastError as error:
+        raise Unavailable(str(error)) from error
+    quiet_transformers()
+    try:
+        yield
     except HubUnavailable as error:
         raise Unavailable(str(error)) from error
 

@@ -156,15 +156,22 @@ class Data:
 
 
 @dataclass
-class Site:
-    """How a cluster names what a device needs; empty on a single machine."""
+class SiteDevice:
+    """What a cluster calls one device, and how it is asked for."""
 
-    name: str = MISSING
     partition: str | None = None
     account: str | None = None
     constraint: str | None = None
     gpu_model: str | None = None
     exclusive: bool = False
+
+
+@dataclass
+class Site:
+    """A cluster's names for our devices; empty on a single machine."""
+
+    name: str = MISSING
+    devices: dict[str, SiteDevice] = field(default_factory=dict)
 
 
 @dataclass
@@ -201,8 +208,8 @@ class WidthSweep(Job):
     temperature: float = MISSING
     top_k: int = MISSING
     block_size: int | None = None
-    block_sizes: list[int] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=list)
+    block_sizes: list[int] | None = None
+    lengths: list[int] | None = None
     repeats: int = MISSING
     traced: bool = MISSING
     sampler: Sampler = Sampler.walk

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -24,80 +26,126 @@ class LatencyProbeSpec:
     """What to time (paper, appendix D).
 
     Attributes:
-        prefix_tokens: cached tokens before the pack.
+        prefix_tokens: cached tokens before the pack; several take turns within one session (Table 6).
         packed_tokens: pack sizes n, the root included.
         warmups, iterations: untimed and timed calls of each size.
         seed: of the random tokens and tree shapes.
     """
 
-    prefix_tokens: int
+    prefix_tokens: int | tuple[int, ...]
     packed_tokens: tuple[int, ...]
     warmups: int = 8
     iterations: int = 30
     seed: int = 0
 
+    @property
+    def prefixes(self) -> tuple[int, ...]:
+        return (self.prefix_tokens,) if isinstance(self.prefix_tokens, int) else self.prefix_tokens
 
-@torch.inference_mode()
+    def check_fits(self, max_positions: int) -> None:
+        """Raise a CastError where a pack passes the model's maximum length."""
+        longest, largest = max(self.prefixes), max(self.packed_tokens)
+        if longest + largest > max_positions:
+            raise CastError(
+                f"a prefix of {longest} tokens and a pack of {largest} pass the target's maximum of {max_positions}"
+            )
+
+
+@dataclass(frozen=True)
+class TimedCall:
+    """A call to time: the columns that name it, and what makes it ready, untimed, before every call."""
+
+    columns: dict[str, Any]
+    prepare: Callable[[], Callable[[], object]]
+
+
 def run(pair: Pair, spec: LatencyProbeSpec) -> Iterator[list[dict[str, Any]]]:
-    """Yield, for each timed iteration, one row per component and pack size, without the identity columns.
+    """Yield, for each timed iteration, one row per component, prefix and pack size, without the identity columns.
 
-    An iteration goes through all sizes before the next begins, so that a drift of the machine moves the
-    whole curve and not one point of it. Packs are random tokens in trees of random shape, verified with the
-    same call, mask, tapped layers and logits of all rows as in decoding. Nothing is committed, so every
-    call sees the same prefix.
+    Packs are random tokens in trees of random shape, verified with the same call, mask, tapped layers and
+    logits of all rows as in decoding. Nothing is committed, so every call sees the same prefix.
 
     Raises:
         CastError: prefix and largest pack pass the model's maximum length.
     """
-    target = pair.target
-    largest = max(spec.packed_tokens)
-    if spec.prefix_tokens + largest > target.max_positions:
-        raise CastError(
-            f"a prefix of {spec.prefix_tokens} tokens and a pack of {largest} pass the target's maximum of "
-            f"{target.max_positions}"
-        )
+    spec.check_fits(pair.target.max_positions)
     generator = torch.Generator().manual_seed(spec.seed)
-    taps = pair.drafter.target_layer_ids if pair.drafter else ()
-    cache = target.new_cache(spec.prefix_tokens + largest)
-    prefix = _random_tokens(spec.prefix_tokens, pair, generator)
-    positions = torch.arange(spec.prefix_tokens, device=pair.device)
-    features = target.forward(prefix, positions, cache, causal=True, taps=taps, last_logits_only=True).taps
-    cache.commit(spec.prefix_tokens)
-    root = _random_tokens(1, pair, generator)
+    calls = [call for prefix in spec.prefixes for call in _calls(pair, prefix, spec.packed_tokens, generator)]
+    return measure(calls, spec.warmups, spec.iterations, pair.device)
 
-    calls: list[tuple[str, int, Callable[[], object]]] = []
-    for n in spec.packed_tokens:
-        tree = _random_tree(n - 1, pair, generator)
-        calls.append(("target_forward", n, lambda tree=tree: verify(target, cache, root, tree, taps)))
-    if pair.drafter is not None:
-        calls.append(("draft", pair.drafter.block_size, _draft_call(pair, torch.cat(features, dim=-1), root)))
 
-    for _, _, call in calls:
-        for _ in range(spec.warmups):
-            call()
-    for iteration in range(spec.iterations):
+@torch.inference_mode()
+def measure(
+    calls: Sequence[TimedCall], warmups: int, iterations: int, device: torch.device
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield one row per call for each timed iteration: its columns, the iteration, and milliseconds.
+
+    An iteration goes through all calls before the next begins, so that a drift of the machine moves the whole
+    curve and not one point of it.
+    """
+    for call in calls:
+        for _ in range(warmups):
+            call.prepare()()
+    for iteration in range(iterations):
         with garbage_collection_off():
-            rows = [
-                {
-                    "component": component,
-                    "prefix_tokens": spec.prefix_tokens,
-                    "packed_tokens": n,
-                    "iteration": iteration,
-                    "latency_ms": _timed(call, pair.device),
-                }
-                for component, n, call in calls
-            ]
+            rows = [call.columns | {"iteration": iteration, "latency_ms": _timed(call, device)} for call in calls]
         yield rows
 
 
-def _timed(call: Callable[[], object], device: torch.device) -> float:
+def slopes(rows: pd.DataFrame, low: int = 16, high: int = 128) -> list[dict[str, Any]]:
+    """What a packed token more costs, ms, over pack sizes from `low` to `high`, for each prefix.
+
+    Of the medians over iterations, by end points (as the paper's Table 6) and by least squares. A prefix with
+    fewer than two sizes there has none.
+    """
+    forward = rows[(rows["component"] == "target_forward") & rows["packed_tokens"].between(low, high)]
+    medians = forward.groupby(["prefix_tokens", "packed_tokens"])["latency_ms"].median()
+    found = []
+    for prefix, curve in medians.groupby("prefix_tokens"):
+        packed, ms = curve.index.get_level_values("packed_tokens").to_numpy(float), curve.to_numpy(float)
+        if len(packed) > 1:
+            found.append(
+                {
+                    "prefix_tokens": int(prefix),
+                    "endpoints": float((ms[-1] - ms[0]) / (packed[-1] - packed[0])),
+                    "least_squares": float(np.polyfit(packed, ms, 1)[0]),
+                }
+            )
+    return found
+
+
+def random_tokens(count: int, vocabulary: int, generator: torch.Generator, device: torch.device) -> Tensor:
+    """Token ids [count], each drawn uniformly."""
+    return torch.randint(vocabulary, (count,), generator=generator).to(device)
+
+
+@torch.inference_mode()
+def _calls(pair: Pair, prefix: int, packed_tokens: Sequence[int], generator: torch.Generator) -> Iterator[TimedCall]:
+    """The verification of each pack size and the draft, behind one prefix."""
+    target = pair.target
+    taps = pair.drafter.target_layer_ids if pair.drafter else ()
+    cache = target.new_cache(prefix + max(packed_tokens))
+    token_ids = random_tokens(prefix, target.vocab_size, generator, pair.device)
+    positions = torch.arange(prefix, device=pair.device)
+    features = target.forward(token_ids, positions, cache, causal=True, taps=taps, last_logits_only=True).taps
+    cache.commit(prefix)
+    root = random_tokens(1, target.vocab_size, generator, pair.device)
+
+    def timed(component: str, n: int, call: Callable[[], object]) -> TimedCall:
+        return TimedCall({"component": component, "prefix_tokens": prefix, "packed_tokens": n}, lambda: call)
+
+    for n in packed_tokens:
+        tree = _random_tree(n - 1, pair, generator)
+        yield timed("target_forward", n, lambda tree=tree: verify(target, cache, root, tree, taps))
+    if pair.drafter is not None:
+        yield timed("draft", pair.drafter.block_size, _draft_call(pair, torch.cat(features, dim=-1), root))
+
+
+def _timed(call: TimedCall, device: torch.device) -> float:
+    ready = call.prepare()
     started = now_ms(device)
-    call()
+    ready()
     return now_ms(device) - started
-
-
-def _random_tokens(count: int, pair: Pair, generator: torch.Generator) -> Tensor:
-    return torch.randint(pair.target.vocab_size, (count,), generator=generator).to(pair.device)
 
 
 def _random_tree(nodes: int, pair: Pair, generator: torch.Generator) -> CandidateTree | None:

@@ -28,6 +28,7 @@ VERDICTS = ("same", "near_tie", "departure", "violation")
 STOP_REASONS = ("stop", "length")
 COMPONENTS = ("target_forward", "draft")
 WEIGHTS = ("checkpoint", "random")
+SERVING_POLICIES = ("chain", "fixed_wide", "uniform", "best_first", "priced")
 EXAMPLE_KINDS = ("root", "candidate", "chain", "tree", "target")
 
 # "Int64" and "boolean" hold missing values and refuse to round 1.5 or to read None as True.
@@ -396,6 +397,93 @@ TOTAL_VARIATION = _schema(
             optional=["siblings", "law_distance"],
         ),
         _row_check("draws", lambda frame: _where_known(frame["draws"] <= frame["walks"]), "must be at most walks"),
+    ],
+)
+
+
+WIDTH_TAX = _schema(
+    "width tax",
+    {
+        "component": _column(_TEXT, pa.Check.isin(("verify_dense", "verify_ragged", "draft"))),
+        "batch": _column(_INT, _at_least_1),  # requests of the pass
+        "packed_tokens": _column(_INT, _at_least_1),  # of each request, the root included
+        "prefix_tokens": _column(_INT, _at_least_0),
+        "iteration": _column(_INT, _at_least_0),
+        "latency_ms": _measured(_FLOAT, _above_0),
+    },
+    unique=[*("experiment", "setting", "drafter", "component", "batch", "packed_tokens", "prefix_tokens"), "iteration"],
+    checks=_follows_status(measured=["latency_ms"]),
+)
+
+SERVING = _schema(
+    "serving",
+    {
+        "active": _column(_INT, _at_least_1),  # requests that decode at once
+        "verifier": _column(_TEXT, pa.Check.str_matches(r"^(dense|ragged|bucketed_\d+)$")),
+        "policy": _column(_TEXT, pa.Check.isin(SERVING_POLICIES)),
+        "repeat": _column(_INT, _at_least_0),
+        "order": _column(_INT, _at_least_0),  # place of this variant in the repeat's rotation
+        "traced": _column(_BOOL),  # a shorter run that times the passes; in no timing statistic
+        "load": _column(_FLOAT, _above_0, nullable=True),  # offered; empty where all arrive at the start
+        "max_new_tokens": _column(_INT, _at_least_1),
+        "temperature": _column(_FLOAT, _at_least_0),
+        "top_k": _column(_INT, _at_least_1),
+        "seed": _column(_INT),
+        "requests": _measured(_INT, _at_least_1),
+        "rounds": _measured(_INT, _at_least_1),
+        "committed_tokens": _measured(_INT, _at_least_1),  # sum of R, not truncated, without the prefills' tokens
+        "new_tokens": _measured(_INT, _at_least_1),
+        "full_rounds": _measured(_INT, _at_least_1),  # rounds in which every slot was taken
+        "full_committed_tokens": _measured(_INT, _at_least_1),
+        "full_ms": _measured(_FLOAT, _above_0),
+        "goodput_tokens_per_s": _measured(_FLOAT, _above_0),  # committed over time, of the full rounds
+        "elapsed_s": _measured(_FLOAT, _above_0),  # prefills, idling and all
+        "tokens_per_s": _measured(_FLOAT, _above_0),  # new tokens over elapsed_s
+        "r_pooled": _measured(_FLOAT, _at_least_1),
+        "nodes_per_request": _measured(_FLOAT, _at_least_0),  # of a round
+        "padded_share": _measured(_FLOAT, pa.Check.in_range(0, 1)),  # of all verified rows
+        "mean_active": _measured(_FLOAT, _at_least_1),  # over time spent in rounds
+        "wait_s": _measured(_FLOAT, _at_least_0),  # from arrival to a slot, mean
+        "latency_s": _measured(_FLOAT, _at_least_0),  # from arrival to the last token, mean
+        "departures": _measured(_INT, _at_least_0),  # outputs unlike plain decoding; empty where not compared
+        "largest_gap": _measured(_FLOAT, _at_least_0),  # the target's top-two logit gap at a departure
+        "draft_ms_per_round": _measured(_FLOAT, _above_0),
+        "verify_ms_per_round": _measured(_FLOAT, _above_0),
+    },
+    unique=[
+        *("experiment", "setting", "drafter", "domain", "active", "verifier", "policy", "load", "temperature"),
+        *("seed", "repeat", "traced"),
+    ],
+    checks=[
+        *_follows_status(
+            measured=[
+                *("rounds", "committed_tokens", "new_tokens", "full_rounds", "full_committed_tokens", "full_ms"),
+                *("goodput_tokens_per_s", "elapsed_s", "tokens_per_s", "r_pooled", "nodes_per_request"),
+                *("padded_share", "mean_active", "wait_s", "latency_s"),
+            ],
+            optional=["departures", "largest_gap", "draft_ms_per_round", "verify_ms_per_round"],
+        ),
+        _row_check(
+            "goodput_tokens_per_s",
+            lambda frame: _where_known(
+                (frame["goodput_tokens_per_s"] * frame["full_ms"] - 1e3 * frame["full_committed_tokens"]).abs()
+                <= 1e-3 * frame["full_committed_tokens"]
+            ),
+            "must be full_committed_tokens / full_ms",
+        ),
+        _row_check(
+            "padded_share",
+            lambda frame: _where_known((frame["padded_share"] == 0) | (frame["verifier"] != "ragged")),
+            "must be 0 where nothing is padded",
+        ),
+        *(
+            _row_check(
+                column,
+                lambda frame, column=column: frame[column].isna() | frame["traced"],
+                "must be empty unless the row is traced",
+            )
+            for column in ("draft_ms_per_round", "verify_ms_per_round")
+        ),
     ],
 )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,6 +19,9 @@ from cast.experiments.memory import shortage
 from cast.experiments.prompts import Prompt, encode
 from cast.models import Pair
 
+Heads = Mapping[str, Mapping[str, Pair | None]]
+"""Method to its heads' names, and the pair that each of them makes with the target."""
+
 WARM_UP_TOKENS = 16
 TRACED_TOKENS = 16
 """A traced run's share of stages needs few rounds, and it takes time from the timed prompts."""
@@ -29,15 +32,19 @@ class WidthSweepSpec:
     """What to decode.
 
     Attributes:
-        methods: among "autoregressive", "dflash", "cast".
+        methods: among those registered in `cast.decode`.
         budgets: tree widths N of the cast method.
         block_size: None for the drafter's own.
+        block_sizes: several in one job, each with its chain and its trees; None for `block_size` alone.
+        lengths: several `max_new_tokens` in one job; None for that alone.
         sampler: of the trees at a temperature above 0. A chain takes the direct walk: the DFlash authors'
             acceptance on equality with the target's sample.
         seeds: every method runs with each of them, in turn; empty for `seed` alone.
         repeats: timed runs of each prompt, method and seed.
         traced: one more, shorter run of the first prompt, with time by stage.
         time_limit_s: no prompt starts that is not expected to end within it; the first always runs.
+        method_options: for each method other than these three, its own `budgets` and whatever else
+            `generate` takes by keyword for it.
     """
 
     methods: tuple[str, ...]
@@ -46,25 +53,36 @@ class WidthSweepSpec:
     temperature: float = 0.0
     top_k: int = 8
     block_size: int | None = None
+    block_sizes: tuple[int, ...] | None = None
+    lengths: tuple[int, ...] | None = None
     seed: int = 0
     sampler: str = "walk"
     seeds: tuple[int, ...] = ()
     repeats: int = 1
     traced: bool = True
     time_limit_s: float | None = None
+    method_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One method at one width: the unit that is timed."""
+    """One method at one width, and at a block size and length of its own where a spec has several.
+
+    `head` names the head that drafts where it is not the pair's own.
+    """
 
     method: str
     budget: int
+    block_size: int | None = None
+    max_new_tokens: int | None = None
+    head: str = ""
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """For `generate`; only a tree is told its budget."""
-        return {"method": self.method, **({"budget": self.budget} if self.method == "cast" else {})}
+        """For `generate`; plain decoding and the full chain are told no budget."""
+        own = {"block_size": self.block_size, "max_new_tokens": self.max_new_tokens}
+        own |= {"budget": None if self.method in ("autoregressive", "dflash") else self.budget}
+        return {"method": self.method, **{key: value for key, value in own.items() if value is not None}}
 
 
 @dataclass(frozen=True)
@@ -79,7 +97,7 @@ class _Run:
 
 
 def run(
-    pair: Pair, prompts: Sequence[Prompt], spec: WidthSweepSpec, done: Collection[str] = ()
+    pair: Pair, prompts: Sequence[Prompt], spec: WidthSweepSpec, done: Collection[str] = (), heads: Heads | None = None
 ) -> Iterator[list[dict[str, Any]]]:
     """Yield, for each prompt, the rows of all its methods, without the identity columns.
 
@@ -88,14 +106,17 @@ def run(
 
     Args:
         prompts: in their fixed order; those in `done` (ids) are skipped but keep their place in the rotation.
+        heads: further heads of the same target, by method and name; each method runs with each of its own.
     """
     started = time.monotonic()
-    variants, seeds = variants_of(pair, spec), spec.seeds or (spec.seed,)
-    encoded = [encode_for(pair, prompt, spec.max_new_tokens) for prompt in prompts]
+    variants, seeds = variants_of(pair, spec, heads), spec.seeds or (spec.seed,)
+    pairs = {variant: (heads or {}).get(variant.method, {}).get(variant.head) or pair for variant in variants}
+    lengths = spec.lengths or (spec.max_new_tokens,)
+    encoded = [encode_for(pair, prompt, max(lengths)) for prompt in prompts]
     pending = [index for index, prompt in enumerate(prompts) if prompt.id not in done]
     if pending:
         for variant in variants:
-            _attempt(pair, encoded[pending[0]], variant, spec, max_new_tokens=min(WARM_UP_TOKENS, spec.max_new_tokens))
+            _attempt(pairs[variant], encoded[pending[0]], variant, spec, max_new_tokens=min(WARM_UP_TOKENS, *lengths))
     expected_s = 0.0  # for one more prompt: the slowest so far
     for index in pending:
         begun = time.monotonic()
@@ -104,26 +125,24 @@ def run(
         turn = index % len(variants)
         order = variants[turn:] + variants[:turn]
         runs = [
-            _Run(variant, seed, repeat, place, False, _attempt(pair, encoded[index], variant, spec, seed=seed))
+            _Run(
+                variant, seed, repeat, place, False, _attempt(pairs[variant], encoded[index], variant, spec, seed=seed)
+            )
             for repeat in range(spec.repeats)
             for seed in seeds
             for place, variant in enumerate(order)
         ]
         expected_s = max(expected_s, time.monotonic() - begun)
         if spec.traced and index == 0:
-            short = replace(spec, max_new_tokens=min(TRACED_TOKENS, spec.max_new_tokens))
+            short = {"max_new_tokens": min(TRACED_TOKENS, *lengths), "traced": True, "seed": seeds[0]}
             runs += [
                 _Run(
-                    variant,
-                    seeds[0],
-                    0,
-                    place,
-                    True,
-                    _attempt(pair, encoded[index], variant, short, traced=True, seed=seeds[0]),
+                    variant, seeds[0], 0, place, True, _attempt(pairs[variant], encoded[index], variant, spec, **short)
                 )
                 for place, variant in enumerate(order)
+                if variant.max_new_tokens in (None, lengths[0])
             ]
-        yield _rows(pair, prompts[index], index, encoded[index], runs, spec)
+        yield _rows(pairs, prompts[index], index, encoded[index], runs, spec)
 
 
 def encode_for(pair: Pair, prompt: Prompt, max_new_tokens: int) -> Tensor:
@@ -143,11 +162,43 @@ def sampler_of(method: str, sampler: str) -> str:
     return sampler if method not in ("autoregressive", "dflash") else "walk"
 
 
-def variants_of(pair: Pair, spec) -> list[Variant]:
-    """Every method of a spec at each of its widths; the spec has `methods`, `budgets` and `block_size`."""
-    block_size = spec.block_size or (pair.drafter.block_size if pair.drafter else 1)
-    widths = {"autoregressive": [0], "dflash": [block_size - 1], "cast": spec.budgets}
-    return [Variant(method, budget) for method in spec.methods for budget in widths[method]]
+def variants_of(pair: Pair | None, spec, heads: Heads | None = None) -> list[Variant]:
+    """Every method of a spec at each of its widths, block sizes and lengths; plain decoding has no block.
+
+    Args:
+        pair: None where only the number of variants is asked for: a chain of unknown length then has 0 nodes.
+        spec: has `methods`, `budgets` and `block_size`; `block_sizes` and `lengths` where there are several.
+        heads: as for `run`; a method with options of its own and no head here takes the pair's drafter, or none.
+
+    Raises:
+        CastError: a method without widths.
+    """
+    options = getattr(spec, "method_options", {})
+    for method in spec.methods:
+        if method not in ("autoregressive", "dflash", "cast") and not options.get(method, {}).get("budgets"):
+            raise CastError(f"method {method} has no widths; give method_options.{method}.budgets")
+    own = spec.block_size or _own_block(pair)
+    found = []
+    for length in getattr(spec, "lengths", None) or (None,):
+        if "autoregressive" in spec.methods:
+            found.append(Variant("autoregressive", 0, None, length))
+        for block in getattr(spec, "block_sizes", None) or (None,):
+            widths = {"dflash": [(block or own) - 1], "cast": spec.budgets}
+            drafted = [method for method in spec.methods if method in widths]
+            found += [Variant(method, budget, block, length) for method in drafted for budget in widths[method]]
+        found += [
+            Variant(method, budget, None, length, head)
+            for method in spec.methods
+            if method in options
+            for head in (heads or {}).get(method) or ("",)
+            for budget in options[method]["budgets"]
+        ]
+    return found
+
+
+def _own_block(pair: Pair | None) -> int:
+    """The block of the pair's drafter; 1 without one, and for a head that drafts no blocks."""
+    return getattr(pair.drafter, "block_size", 1) if pair else 1
 
 
 def _attempt(pair: Pair, input_ids: Tensor, variant: Variant, spec: WidthSweepSpec, **changes) -> Generation | str:
@@ -170,18 +221,36 @@ def _generate(pair: Pair, input_ids: Tensor, variant: Variant, spec: WidthSweepS
         "top_k": spec.top_k,
         "block_size": spec.block_size,
         "sampler": sampler_of(variant.method, spec.sampler),
+        **_own_options(variant, spec),
     }
     return generate(pair, input_ids, **{**arguments, **variant.arguments, **changes})
 
 
+def _own_options(variant: Variant, spec: WidthSweepSpec) -> dict[str, Any]:
+    """What `generate` is told besides for a method that has options of its own: their `top_k` replaces the trees'."""
+    own = spec.method_options.get(variant.method)
+    return {} if own is None else {"top_k": None, **{key: value for key, value in own.items() if key != "budgets"}}
+
+
 def _rows(
-    pair: Pair, prompt: Prompt, index: int, input_ids: Tensor, runs: list[_Run], spec: WidthSweepSpec
+    pairs: Mapping[Variant, Pair],
+    prompt: Prompt,
+    index: int,
+    input_ids: Tensor,
+    runs: list[_Run],
+    spec: WidthSweepSpec,
 ) -> list[dict[str, Any]]:
     decoded = [run for run in runs if isinstance(run.out, Generation)]
-    plain = next((run.out.tokens.tolist() for run in decoded if run.variant.method == "autoregressive"), None)
+    plain = {  # of several repeats, the first
+        run.variant.max_new_tokens: run.out.tokens.tolist()
+        for run in reversed(decoded)
+        if run.variant.method == "autoregressive" and not run.traced
+    }
     rows = []
     for run in runs:
-        limit = min(TRACED_TOKENS, spec.max_new_tokens) if run.traced else spec.max_new_tokens
+        pair = pairs[run.variant]
+        limit = run.variant.max_new_tokens or spec.max_new_tokens
+        limit = min(TRACED_TOKENS, limit) if run.traced else limit
         row = {
             "method": run.variant.method,
             "budget": run.variant.budget,
@@ -191,17 +260,22 @@ def _rows(
             "seed": run.seed,
             "temperature": spec.temperature,
             "sampler": sampler_of(run.variant.method, spec.sampler) if spec.temperature else "greedy",
-            "top_k": spec.top_k,
-            "block_size": spec.block_size or (pair.drafter.block_size if pair.drafter else 1),
+            "top_k": _own_options(run.variant, spec).get("top_k", spec.top_k) or 0,
+            "block_size": 0
+            if run.variant.method in spec.method_options
+            else run.variant.block_size or spec.block_size or _own_block(pair),
             "max_new_tokens": limit,
             "order": run.place,
             "traced": run.traced,
             "prompt_tokens": len(input_ids),
         }
+        if run.variant.head:
+            row["drafter"] = run.variant.head
         if isinstance(run.out, str):
             row |= {"status": "failed", "reason": run.out}
         elif run.out.committed:
-            expected = None if plain is None else plain[:limit]
+            expected = plain.get(run.variant.max_new_tokens)
+            expected = None if expected is None else expected[:limit]
             row |= _measured(run.out, run.traced) | _exactness(pair, input_ids, run.variant, spec, run.out, expected)
         else:
             row |= {"status": "failed", "reason": "the output ended at its first token: nothing to time"}
@@ -248,5 +322,6 @@ def _exactness(pair, input_ids, variant, spec, out, plain) -> dict[str, Any]:
         row = {"departure": index, "departure_gap": top_two_gap(pair, prefix)}
         if pair.dtype == torch.float32:
             shape = {"top_k": spec.top_k, "block_size": spec.block_size}
-            check_fp32_departure(pair, input_ids, index, row["departure_gap"], **variant.arguments, **shape)
+            method = {**shape, **_own_options(variant, spec), **variant.arguments}
+            check_fp32_departure(pair, input_ids, index, row["departure_gap"], **method)
     return row

@@ -18,10 +18,11 @@ ALLOWED = {
     "models": {"errors", "trees", "width"},
     "verify": {"errors", "trees", "width", "models"},
     "decode": {"errors", "trees", "width", "models", "verify"},
+    "serving": {"errors", "trees", "width", "models", "verify", "decode"},
     "training": {"errors", "trees", "width", "models", "verify", "decode", "experiments"},
-    "experiments": {"errors", "trees", "width", "models", "verify", "decode"},
+    "experiments": {"errors", "trees", "width", "models", "verify", "decode", "serving"},
 }
-LIBRARY = {"torch", "transformers", "safetensors", "numpy", "huggingface_hub"}
+LIBRARY = {"torch", "transformers", "safetensors", "numpy", "huggingface_hub", "triton"}  # triton on CUDA only
 TORCH_FREE = (
     "cast",
     "cast.errors",

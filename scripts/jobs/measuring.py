@@ -117,6 +117,12 @@ def check_values(config: DictConfig) -> None:
     Raises:
         CastError: a value below its least, or an empty list of widths.
     """
+    for method in config.get("methods") or ():
+        if method in ("eagle3", "dart") and not config.baselines.get(method):
+            raise CastError(
+                f"setting {config.setting.name} has no {method.value} head; give it one in baselines.{method.value}, "
+                "or leave the method out"
+            )
     for key, least in SMALLEST.items():
         value = config.get(key)
         if value is None:

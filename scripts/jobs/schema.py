@@ -38,6 +38,9 @@ class Method(StrEnum):
     autoregressive = "autoregressive"
     dflash = "dflash"
     cast = "cast"
+    eagle3 = "eagle3"
+    dart = "dart"
+    ngram = "ngram"
 
 
 class Engine(StrEnum):
@@ -189,6 +192,7 @@ class Job:
     setting: Setting = MISSING
     target: Target = MISSING
     drafter: Drafter = MISSING
+    baselines: dict[str, dict[str, Drafter]] = field(default_factory=dict)  # other heads, by method and a short name
     domain: Domain | None = None
     device: Device = MISSING
     site: Site = MISSING
@@ -214,6 +218,7 @@ class WidthSweep(Job):
     traced: bool = MISSING
     sampler: Sampler = Sampler.walk
     seeds: list[int] | None = None  # null: `seed` alone
+    method_options: dict[str, dict[str, Any]] = field(default_factory=dict)
     time_limit_s: float | None = None
 
 
@@ -457,6 +462,8 @@ JOB_SCHEMAS: dict[str, type[Job]] = {
     "generation_length": WidthSweep,
     "long_prefix": WidthSweep,
     "repeated_panel": WidthSweep,
+    "drafter_comparison": WidthSweep,
+    "drafter_comparison_sampled": WidthSweep,
     "greedy_equivalence": GreedyEquivalence,
     "total_variation": TotalVariation,
     "score_log": ScoreLog,

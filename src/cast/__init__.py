@@ -11,6 +11,7 @@ only read records or predict a width never load torch.
 ``width``              latency curve, mass curve, stopping rule, sweep oracle (torch-free)
 ``models``             targets, drafters, caches, checkpoints
 ``decode``             the decoding loop and its timer
+``serving``            many requests at once: allocators, ragged verification, continuous batching
 ``CastError``          the one-line error every part raises for a user's mistake
 =====================  ==================================================================
 """
@@ -21,7 +22,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cast import decode, models, trees, width
+    from cast import decode, models, serving, trees, width
     from cast.decode import generate
     from cast.errors import CastError
     from cast.models import load_embedded_pair, load_pair
@@ -33,6 +34,7 @@ __all__ = [
     "load_embedded_pair",
     "load_pair",
     "models",
+    "serving",
     "trees",
     "width",
 ]
@@ -43,7 +45,7 @@ _HOME_OF = {
     "load_embedded_pair": "cast.models",
     "load_pair": "cast.models",
 }
-_SUBMODULES = frozenset({"decode", "models", "trees", "width"})
+_SUBMODULES = frozenset({"decode", "models", "serving", "trees", "width"})
 
 
 def __getattr__(name: str) -> Any:

@@ -87,6 +87,9 @@ def test_the_stopping_rule_maximises_tokens_per_ms(roots):
     assert chosen == max(range(1, 51), key=rate)
     assert stopping_budget(masses, cost, roots, largest=5) <= 5
     assert stopping_budget(masses[:0], cost, roots, largest=5) == 0
+    # Half of the requests have left: budgets below the first measured point are not priced.
+    assert stopping_budget(masses, cost, max(roots // 2, 1), largest=50) >= roots - max(roots // 2, 1)
+    assert stopping_budget(masses, RoundCost(LatencyCurve([90, 99], [1, 2]), 1), roots, largest=7) == 7
 
 
 def test_dearer_verification_buys_fewer_nodes(random_scores):

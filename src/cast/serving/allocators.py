@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -89,13 +90,15 @@ def stopping_budget(masses: np.ndarray, cost: RoundCost, roots: int, largest: in
         roots: requests B.
         largest: no budget above it.
 
-    Raises:
-        CastError: the measured curve does not reach from B + 1 packed tokens on.
+    Budgets outside the measured range of packed tokens are not considered: the curve is never extrapolated.
     """
-    if not len(masses):
+    first, last = cost.latency.packed_tokens[[0, -1]] - roots
+    most = min(largest, len(masses), int(last))
+    if most < 1:
         return 0
-    measured = int(cost.latency.packed_tokens[-1]) - roots
-    grid = range(1, min(largest, len(masses), measured) + 1)
+    if first > most:  # far fewer requests than the cost was measured for: every budget is below its first point
+        return most
+    grid = range(max(1, math.ceil(first)), most + 1)
     return predict_width(
         MassCurve(masses),
         cost.latency,

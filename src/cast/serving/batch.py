@@ -136,26 +136,10 @@ class Batch:
         drafter = check_drafter(pair)
         if slots < 1 or slot_tokens < 1:
             raise CastError(f"a batch needs at least one slot of one token, not {slots} of {slot_tokens}")
-        target = pair.target
-        self.target, self.drafter, self.allocator, self.verifier = target, drafter, allocator, verifier
+        self.target, self.drafter, self.allocator, self.verifier = pair.target, drafter, allocator, verifier
         self.slots, self.traced = slots, traced
         self.active: list[Active] = []  # request i holds slot i
-        shared = {"slots": slots, "capacity": slot_tokens, "dtype": pair.dtype, "device": pair.device}
-        self._store = SlotStore(
-            layers=target.layers,
-            kv_heads=target.kv_heads,
-            head_dim=target.head_dim,
-            rotary=target.rotary_table(slot_tokens),
-            **shared,
-        )
-        config = drafter.config
-        self._features = SlotStore(
-            layers=config.layers,
-            kv_heads=config.kv_heads,
-            head_dim=config.head_dim,
-            rotary=drafter.rotary_table(slot_tokens),
-            **shared,
-        )
+        self._store, self._features = new_stores(pair, slots, slot_tokens)
 
     @staticmethod
     def tokens_needed(pair: Pair, allocator: Allocator, prompt: int, max_new_tokens: int, slots: int) -> int:
@@ -266,6 +250,28 @@ class Batch:
             return tokens[row]
 
         return choose
+
+
+def new_stores(pair: Pair, slots: int, capacity: int) -> tuple[SlotStore, SlotStore]:
+    """Empty memory for the target's cache and for the drafter's feature cache."""
+    target, head = pair.target, pair.drafter.config
+    shared = {"slots": slots, "capacity": capacity, "dtype": pair.dtype, "device": pair.device}
+    return (
+        SlotStore(
+            layers=target.layers,
+            kv_heads=target.kv_heads,
+            head_dim=target.head_dim,
+            rotary=target.rotary_table(capacity),
+            **shared,
+        ),
+        SlotStore(
+            layers=head.layers,
+            kv_heads=head.kv_heads,
+            head_dim=head.head_dim,
+            rotary=pair.drafter.rotary_table(capacity),
+            **shared,
+        ),
+    )
 
 
 def check_drafter(pair: Pair) -> DFlashDrafter:

@@ -1,0 +1,136 @@
+"""Width tax and serving runs: their rows, their pairing, and what they refuse."""
+
+import pytest
+
+from cast import CastError
+from cast.experiments import serving_runs, serving_tax
+from cast.experiments.records import SERVING, WIDTH_TAX
+from cast.experiments.serving_runs import ServingSpec
+from cast.experiments.serving_tax import VERIFIERS, WidthTaxSpec, round_cost
+
+NAME = "dflash_tiny_qwen3"
+VARIANTS = ("dense/best_first", "ragged/uniform", "ragged/best_first", "ragged/chain", "bucketed_2/best_first")
+
+
+@pytest.fixture(scope="module")
+def pair(golden_pair):
+    return golden_pair(NAME)
+
+
+@pytest.fixture
+def prompts(golden_prompts):
+    return golden_prompts(NAME)
+
+
+def spec_of(**changes):
+    return ServingSpec(
+        **{"active": (3,), "variants": VARIANTS, "width": 4, "max_new_tokens": 8, "repeats": 2, **changes}
+    )
+
+
+def rows_of(pair, prompts, spec, done=()):
+    return [row for _, rows in serving_runs.run(pair, prompts, spec, done) for row in rows]
+
+
+def test_a_width_tax_has_every_cell_of_every_iteration(pair, as_records):
+    spec = WidthTaxSpec(batch_sizes=(1, 3), packed_tokens=(1, 4, 9), prefix_tokens=20, warmups=1, iterations=2)
+    units = dict(serving_tax.run(pair, spec))
+    assert list(units) == ["1", "3"]
+    frame = as_records([row for rows in units.values() for row in rows], WIDTH_TAX)
+    cells = frame.groupby(["component", "batch", "packed_tokens"]).size()
+    assert set(cells) == {2}
+    assert len(cells) == 2 * (2 * 3 + 1)
+    assert (frame["latency_ms"] > 0).all()
+
+
+def test_every_timed_call_sees_the_same_prefixes(pair, monkeypatch):
+    seen, verify = [], VERIFIERS["ragged"].verify
+
+    def record(target, store, roots, forest, taps):
+        seen.append((list(store.lengths), forest.sizes.tolist(), tuple(taps)))
+        return verify(target, store, roots, forest, taps)
+
+    monkeypatch.setattr(VERIFIERS["ragged"], "verify", record)
+    spec = WidthTaxSpec((2,), (1, 5), prefix_tokens=20, verifiers=("ragged",), warmups=1, iterations=2)
+    list(serving_tax.run(pair, spec))
+    taps = pair.drafter.target_layer_ids
+    assert seen == [([20, 20], [n, n], taps) for n in (0, 4, 0, 4, 0, 4)]
+
+
+@pytest.mark.parametrize(("prefix", "packed", "what"), [(510, 9, "512"), (2, 4, "context")])
+def test_impossible_prefixes_are_refused(pair, prefix, packed, what):
+    with pytest.raises(CastError, match=what):
+        next(serving_tax.run(pair, WidthTaxSpec((1,), (packed,), prefix_tokens=prefix)))
+
+
+def test_a_measured_cost_is_a_curve_over_all_packed_tokens(pair):
+    cost = round_cost(pair, 3, VERIFIERS["ragged"], (1, 4, 8), prefix_tokens=20, iterations=1)
+    assert cost.latency.packed_tokens.tolist() == [3, 12, 24]
+    assert cost.draft_ms > 0
+
+
+def test_runs_are_paired_and_compared_with_plain_decoding(pair, prompts, as_records):
+    frame = as_records(rows_of(pair, prompts, spec_of()), SERVING)
+    timed = frame[~frame.traced]
+    assert len(timed) == 2 * len(VARIANTS)
+    assert set(timed.requests) == {6}
+    assert timed.departures.eq(0).all()
+    assert timed.groupby("repeat").new_tokens.nunique().eq(1).all()  # the same requests, the same outputs
+    assert timed[timed.repeat == 0].order.tolist() == list(range(len(VARIANTS)))
+    assert timed[timed.repeat == 1].verifier.iloc[0] == "ragged"  # the rotation went on by one
+    traced = frame[frame.traced]
+    assert len(traced) == len(VARIANTS)
+    assert (traced.verify_ms_per_round > 0).all()
+    shared = timed.set_index(["verifier", "policy"]).padded_share
+    assert (shared["ragged"] == 0).all()
+    assert (shared["dense", "best_first"] > 0).all()
+    assert (shared["bucketed_2", "best_first"] < shared["dense", "best_first"].max()).all()
+    nodes = timed.set_index(["verifier", "policy"]).nodes_per_request
+    assert set(nodes["ragged", "best_first"]) == set(nodes["ragged", "uniform"]) == {4}
+    assert set(nodes["ragged", "chain"]) == {7}
+
+
+def test_arrivals_make_a_load(pair, prompts, as_records):
+    spec = spec_of(variants=("ragged/uniform", "ragged/best_first"), requests=9, load=3.0, repeats=1, traced=False)
+    frame = as_records(rows_of(pair, prompts, spec), SERVING)
+    assert set(frame.load) == {3.0}
+    assert set(frame.requests) == {9}
+    assert (frame.elapsed_s > 0).all()
+    assert (frame.latency_s > frame.wait_s).all()
+
+
+def test_a_run_continues_where_it_stopped(pair, prompts):
+    spec = spec_of(variants=("ragged/chain",), traced=False, compare=False)
+    assert {row["repeat"] for row in rows_of(pair, prompts, spec, done={"3/0"})} == {1}
+    assert rows_of(pair, prompts, spec, done={"3/0", "3/1"}) == []
+
+
+def test_sampled_runs_have_nothing_to_depart_from(pair, prompts, as_records):
+    spec = spec_of(variants=("ragged/best_first",), temperature=1.0, repeats=1, traced=False)
+    frame = as_records(rows_of(pair, prompts, spec), SERVING)
+    assert frame.departures.isna().all()
+
+
+def test_the_stopping_rule_prices_nodes_on_the_spot(pair, prompts):
+    spec = spec_of(variants=("ragged/priced",), priced_packed_tokens=(1, 2, 4, 8), repeats=1, traced=False)
+    row = rows_of(pair, prompts, spec)[0]
+    assert 0 < row["nodes_per_request"] <= 7
+
+
+def test_an_inexact_server_is_an_error(pair, prompts, monkeypatch):
+    monkeypatch.setattr(serving_runs, "_plain", lambda *_: [1, 2, 3])
+    with pytest.raises(CastError, match="not exact"):
+        rows_of(pair, prompts, spec_of(variants=("ragged/chain",), repeats=1))
+
+
+@pytest.mark.parametrize("variant", ["ragged/widest", "sparse/chain", "bucketed_0/chain", "ragged"])
+def test_unknown_variants_are_refused(pair, prompts, variant):
+    with pytest.raises(CastError, match="unknown"):
+        rows_of(pair, prompts, spec_of(variants=(variant,)))
+
+
+def test_where_no_round_is_full_the_row_says_so(pair, prompts, as_records):
+    spec = spec_of(active=(9,), requests=4, variants=("ragged/chain",), repeats=1, traced=False)
+    frame = as_records(rows_of(pair, prompts, spec), SERVING)
+    assert set(frame.status) == {"failed"}
+    assert frame.reason.str.contains("slot").all()

@@ -1,8 +1,10 @@
 """The offline analyses on small logs: counts by hand, optima by brute force, rows under their schema."""
 
+import dataclasses
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from cast.errors import CastError
@@ -62,8 +64,6 @@ def logs():
 
 @pytest.fixture(scope="module")
 def rows(logs):
-    import pandas as pd
-
     return pd.DataFrame(list(analyse(logs, SPEC))).fillna({"roots": "", "method": "", "bin": ""})
 
 
@@ -244,6 +244,19 @@ def test_policies_keep_their_order(logs):
     assert all((found[name] == again[name]).all() for name in found)
     assert (found["hindsight"] >= np.maximum(found["uniform"], found["best_first"])).all()
     assert found["best_first"].mean() > found["uniform"].mean()
+
+
+@pytest.mark.parametrize("top_k", [1, KEPT])
+def test_a_cap_that_is_one_token_or_all_that_is_known(logs, top_k, as_records):
+    """No row twice, and nothing lost to a cap that caps nothing."""
+    spec = dataclasses.replace(SPEC, top_k=top_k, resamples=20)
+    rows = pd.DataFrame(analyse(logs, spec)).fillna({"roots": "", "method": "", "bin": ""})
+    frame = as_records(rows.to_dict("records"), REPLAY)
+    if top_k == KEPT:
+        assert (frame.loc[frame["quantity"] == "r_capped_over_full", "value"] == 0).all()
+    else:
+        curve = frame[(frame["analysis"] == "mass_curve") & (frame["budget"] > LENGTH)]
+        assert (curve["value"] == 0).all()
 
 
 def test_a_log_without_a_round_or_with_too_few_tokens(logs):

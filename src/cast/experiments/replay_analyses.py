@@ -147,7 +147,8 @@ class _Replayed:
 def budget_sweep(replayed: _Replayed) -> Iterator[Row]:
     """Committed R of the best-first tree at every budget, under the rank cap and over the full rank set."""
     spec = replayed.spec
-    for top_k, order in ((spec.top_k, replayed.capped), (replayed.roots.candidates, replayed.full)):
+    orders = {spec.top_k: replayed.capped, replayed.roots.candidates: replayed.full}
+    for top_k, order in orders.items():
         for kind in ("own", "chain", "every"):
             for quantity, values in replayed.round_lengths(order.accepted[:, 1:], kind).items():
                 for budget, value in enumerate(values, start=1):
@@ -194,7 +195,7 @@ def reliability(replayed: _Replayed) -> Iterator[Row]:
     Wilson's; rounds of one prompt are not independent, so it is the narrowest that can be meant.
     """
     roots = replayed.roots.chosen(replayed.roots.chain_rounds)
-    for top_k in (replayed.spec.top_k, 1):
+    for top_k in dict.fromkeys((replayed.spec.top_k, 1)):
         confidence = np.exp(roots.log_probs[:, 0, :top_k])
         hit = np.arange(top_k) == roots.ranks[:, :1]
         bins = np.minimum((confidence * RELIABILITY_BINS).astype(int), RELIABILITY_BINS - 1)

@@ -13,7 +13,7 @@ from torch import Tensor
 from cast.decode.loop import Run, decode
 from cast.decode.proposers import make_proposer
 from cast.errors import CastError
-from cast.models import Pair, Target
+from cast.models import GraphTarget, Pair, Target, with_engine
 from cast.verify import GreedySelector, RecursiveSelector, SampledSelector, Selector
 from cast.verify.select import LogitsProcessor
 
@@ -57,6 +57,7 @@ def generate(
     logits_processor: LogitsProcessor | None = None,
     on_tokens: Callable[[list[int]], None] | None = None,
     traced: bool = False,
+    engine: str = "eager",
     **options,
 ) -> Generation:
     """Generate with one of the methods. In fp32 all of them emit the same greedy tokens.
@@ -79,17 +80,23 @@ def generate(
             is that of the processed logits.
         on_tokens: called with the new tokens (list of int) of each round.
         traced: record time by stage in `run.trace_ms`; the run is slower for it.
+        engine: "eager", the paper's kind of loop, or "graph", captured CUDA graphs (`cast.models.graph`); a pair
+            from `with_engine` keeps its own.
         options: of that method alone, as its proposer takes them (`cast.decode.proposers`).
 
     Raises:
         CastError: an argument out of range, an empty prompt, a sequence longer than the model allows, or
             NaN logits.
     """
+    if engine != "eager":
+        pair = with_engine(pair, engine)
     _check_integers(max_new_tokens=max_new_tokens, seed=seed)
     _check_integers(budget=budget or 0, top_k=top_k or 0, block_size=block_size or 0)
-    prompt = _check_prompt(pair.target, input_ids, max_new_tokens)
-    selector = _selector(temperature, sampler, seed, logits_processor)
+    prompt = check_prompt(pair.target, input_ids, max_new_tokens)
+    selector = make_selector(temperature, sampler, seed, logits_processor)
     proposer = make_proposer(pair, method, budget=budget, top_k=top_k, block_size=block_size, **options)
+    if isinstance(pair.target, GraphTarget):
+        pair.target.prepare(len(prompt) + max_new_tokens + proposer.lookahead, proposer.lookahead, proposer.taps)
     run = decode(
         pair.target,
         proposer,
@@ -110,7 +117,12 @@ def generate(
     )
 
 
-def _selector(temperature: float, sampler: str, seed: int, logits_processor: LogitsProcessor | None) -> Selector:
+def make_selector(temperature: float, sampler: str, seed: int, logits_processor: LogitsProcessor | None) -> Selector:
+    """The rule for the next token at a temperature.
+
+    Raises:
+        CastError: the temperature is out of range or the sampler unknown.
+    """
     if not 0 <= temperature < math.inf:  # NaN refused as well
         raise CastError(f"temperature must be a finite number from 0, not {temperature}")
     if sampler not in SAMPLERS:
@@ -128,7 +140,12 @@ def _check_integers(**values: int) -> None:
             raise CastError(f"{name} must be a whole number, not {value!r}") from None
 
 
-def _check_prompt(target: Target, input_ids: Tensor, max_new_tokens: int) -> Tensor:
+def check_prompt(target: Target, input_ids: Tensor, max_new_tokens: int) -> Tensor:
+    """The prompt as int64 [T] on the target's device.
+
+    Raises:
+        CastError: it is empty, no vector of token ids, or too long for the model with its new tokens.
+    """
     prompt = torch.as_tensor(input_ids)
     if prompt.dim() == 2 and prompt.shape[0] == 1:
         prompt = prompt[0]

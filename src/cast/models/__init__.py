@@ -4,6 +4,7 @@ from cast.models.dart import DartDrafter
 from cast.models.dflash import DFlashConfig, DFlashDrafter
 from cast.models.eagle3 import Eagle3Drafter
 from cast.models.embedded import load_embedded_pair
+from cast.models.graph import GraphTarget, with_engine
 from cast.models.head import DraftHead
 from cast.models.kv_cache import KVCache
 from cast.models.loading import load_pair
@@ -17,6 +18,7 @@ __all__ = [
     "DartDrafter",
     "DraftHead",
     "Eagle3Drafter",
+    "GraphTarget",
     "KVCache",
     "Pair",
     "Target",
@@ -24,4 +26,5 @@ __all__ = [
     "load_embedded_pair",
     "load_pair",
     "random_pair",
+    "with_engine",
 ]

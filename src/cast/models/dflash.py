@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from cast.errors import CastError
 from cast.models.head import DraftHead, check_sizes, count, positive, rope_theta, section
 from cast.models.kv_cache import KVCache
-from cast.models.layers import attend, rotate
+from cast.models.layers import PackedLinear, attend, rotate
 from cast.models.target import Target
 
 KeysValues = tuple[Tensor, Tensor]
@@ -103,10 +103,10 @@ class DFlashAttention(nn.Module):
         super().__init__()
         bias = config.attention_bias
         query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, query, bias=bias)
-        self.k_proj = nn.Linear(config.hidden_size, key, bias=bias)
-        self.v_proj = nn.Linear(config.hidden_size, key, bias=bias)
-        self.o_proj = nn.Linear(query, config.hidden_size, bias=bias)
+        self.q_proj = PackedLinear(config.hidden_size, query, bias=bias)
+        self.k_proj = PackedLinear(config.hidden_size, key, bias=bias)
+        self.v_proj = PackedLinear(config.hidden_size, key, bias=bias)
+        self.o_proj = PackedLinear(query, config.hidden_size, bias=bias)
         self.q_norm = nn.RMSNorm(config.head_dim, config.rms_norm_eps)
         self.k_norm = nn.RMSNorm(config.head_dim, config.rms_norm_eps)
         self.head_dim = config.head_dim
@@ -126,9 +126,9 @@ class DFlashAttention(nn.Module):
 class DFlashMLP(nn.Module):
     def __init__(self, config: DFlashConfig):
         super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.gate_proj = PackedLinear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = PackedLinear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = PackedLinear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
@@ -151,7 +151,7 @@ class DFlashDrafter(DraftHead):
     def __init__(self, config: DFlashConfig):
         super().__init__(config)
         hidden = config.hidden_size
-        self.fc = nn.Linear(len(config.target_layer_ids) * hidden, hidden, bias=False)
+        self.fc = PackedLinear(len(config.target_layer_ids) * hidden, hidden, bias=False)
         self.hidden_norm = nn.RMSNorm(hidden, config.rms_norm_eps)
         self.layers = nn.ModuleList(DFlashLayer(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(hidden, config.rms_norm_eps)

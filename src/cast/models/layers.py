@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention.bias import causal_lower_right
 
 
@@ -33,6 +33,29 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if weight.is_mkldnn:
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return F.linear(x, weight, bias)
+
+
+class PackedLinear(nn.Linear):
+    """`nn.Linear` that packs its weight once it is frozen; parameters and checkpoints are those of `nn.Linear`.
+
+    The packed copy is made at the first call without gradients, and again when the weight was changed, converted or
+    replaced since.
+    """
+
+    _packed: tuple[tuple, Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.weight.requires_grad or x.requires_grad or self.weight.device.type != "cpu":
+            return super().forward(x)
+        weight = self.weight.detach()
+        state = (weight.data_ptr(), weight.dtype, None if weight.is_inference() else weight._version)
+        if self._packed is None or self._packed[0] != state:
+            self._packed = (state, pack(weight))
+        return linear(x, self._packed[1], self.bias)
+
+    def __getstate__(self):
+        """Without the copy: packed tensors can be neither pickled nor deep-copied."""
+        return {name: value for name, value in self.__dict__.items() if name != "_packed"}
 
 
 class RotaryTable:

@@ -43,7 +43,7 @@ class CandidateTree:
     def children(self) -> list[dict[int, int]]:
         """For each packed row (root first), its children as {token: packed row}."""
         rows: list[dict[int, int]] = [{} for _ in range(len(self) + 1)]
-        for node, (token, parent) in enumerate(zip(self.tokens.tolist(), self.parent.tolist(), strict=True)):
+        for node, (token, parent) in enumerate(zip(*torch.stack((self.tokens, self.parent)).tolist(), strict=True)):
             rows[parent + 1][token] = node + 1
         return rows
 

@@ -36,7 +36,7 @@ def verify(
     nodes = torch.stack((tree.tokens, tree.depth)).to(target.device, non_blocking=True)
     token_ids = torch.cat((root, nodes[0]))
     positions = torch.nn.functional.pad(nodes[1], (1, 0)) + prefix
-    if tree.is_chain:
+    if tree.visible is None and tree.is_chain:  # a look at a tree on the device would wait for it
         if target.device.type == "cuda":
             return target.forward(token_ids, positions, cache, causal=True, taps=taps)
         # CPUs have no causal kernel for a pack behind a prefix, but the mask needs no ancestor closure.

@@ -17,6 +17,7 @@ from torch import Tensor
 from cast.errors import CastError
 from cast.trees import CandidateTree
 from cast.verify.chance import Chance, refuse_undefined
+from cast.verify.resident import greedy_walk_on_device
 from cast.verify.walk import Selection, Walk, walk
 
 LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
@@ -50,6 +51,11 @@ class GreedySelector(Selector):
 
     def __init__(self, logits_processor: LogitsProcessor | None = None):
         self.logits_processor = logits_processor
+
+    def walk(self, tree, logits, emitted):
+        if tree is not None and tree.visible is not None and self.logits_processor is None:
+            return greedy_walk_on_device(tree, logits)
+        return super().walk(tree, logits, emitted)
 
     def over(self, logits, emitted, tree=None):
         if self.logits_processor is not None:

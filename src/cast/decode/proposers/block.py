@@ -8,8 +8,15 @@ from torch import Tensor
 from cast.decode.proposers.base import Proposer, drafter_of
 from cast.decode.timer import Trace
 from cast.errors import CastError
-from cast.models import DFlashDrafter, Pair
-from cast.trees import CandidateTree, best_first_tree_from_topk, chain_tree, top_candidates
+from cast.models import DFlashDrafter, GraphTarget, Pair
+from cast.trees import (
+    CandidateTree,
+    best_first_tree_from_topk,
+    best_first_tree_on_device,
+    chain_tree,
+    ranked_candidates,
+    top_candidates,
+)
 
 
 class _BlockProposer(Proposer):
@@ -60,13 +67,20 @@ class CastTree(_BlockProposer):
             raise CastError(f"top_k must be at least 1, not {top_k}")
         self.budget, self.top_k = budget, top_k
         self.lookahead = max(self.block_size, budget + 1)
+        self.stays_on_device = isinstance(pair.target, GraphTarget) and budget > 0
 
     def propose(self, features, root, trace=None) -> CandidateTree:
         logits = self.marginals(features, root, trace)
+        if self.stays_on_device:
+            return best_first_tree_on_device(*top_log_probs(logits, self.top_k, ranked_candidates), self.budget)
         return best_first_tree_from_topk(*top_log_probs(logits, self.top_k), self.budget)
 
 
-def top_log_probs(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
-    """Top-K log-probabilities of the full softmax (not renormalised over the K), fp32 [L, K], and token ids."""
+def top_log_probs(logits: Tensor, top_k: int, search=top_candidates) -> tuple[Tensor, Tensor]:
+    """Top-K log-probabilities of the full softmax (not renormalised over the K), fp32 [L, K], and token ids.
+
+    Args:
+        search: `top_candidates`, whose result is on the CPU, or `ranked_candidates`, whose result stays.
+    """
     logits = logits if logits.dtype == torch.float64 else logits.float()  # exact, and faster on CPUs
-    return top_candidates(logits, top_k, logits.log_softmax(dim=-1, dtype=torch.float32))
+    return search(logits, top_k, logits.log_softmax(dim=-1, dtype=torch.float32))

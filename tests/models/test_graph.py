@@ -1,0 +1,143 @@
+"""engine=graph: the static passes equal the eager ones, on a CPU with the capture replaced by a direct call."""
+
+import dataclasses
+
+import pytest
+import torch
+
+import cast
+from cast import CastError
+from cast.models import GraphTarget, random_pair, with_engine
+from cast.models.graph import PACKS, SPAN
+from cast.trees import best_first_tree, chain_tree
+from cast.verify import verify
+
+METHODS = (("autoregressive", {}), ("dflash", {}), ("cast", {"budget": 1}), ("cast", {"budget": 31}))
+
+
+def direct(run):
+    return run
+
+
+@pytest.fixture
+def pair(golden_pair):
+    return golden_pair("dflash_tiny_qwen3")
+
+
+@pytest.fixture
+def static_pair(pair):
+    return dataclasses.replace(pair, target=GraphTarget(pair.target, direct))
+
+
+def prefilled(target, prefix, capacity):
+    cache = target.new_cache(capacity)
+    target.forward(prefix, torch.arange(len(prefix)), cache, causal=True, last_logits_only=True)
+    cache.commit(len(prefix))
+    return cache
+
+
+def trees(vocabulary):
+    generator = torch.Generator().manual_seed(1)
+    log_probs = torch.randn(7, vocabulary, generator=generator).log_softmax(-1)
+    yield None
+    yield chain_tree(torch.arange(6))
+    for budget in (1, 2, 9, 63, 127):
+        yield best_first_tree(log_probs, budget)
+
+
+@pytest.mark.parametrize("prefix_length", [1, SPAN - 20])  # the second crosses a span inside the larger packs
+def test_a_static_pass_is_the_eager_pass(pair, static_pair, prefix_length):
+    target, static = pair.target.to(torch.float64), GraphTarget(pair.target.to(torch.float64), direct)
+    prefix = torch.randint(target.vocab_size, (prefix_length,), generator=torch.Generator().manual_seed(0))
+    root = torch.tensor([3])
+    for tree in trees(target.vocab_size):
+        n = 1 if tree is None else len(tree) + 1
+        expected = verify(target, prefilled(target, prefix, prefix_length + n), root, tree, (0, 1))
+        cache = prefilled(static, prefix, prefix_length + n)
+        cache.keys[:, :, cache.length :] = 1e6  # what an earlier generation left behind
+        output = verify(static, cache, root, tree, (0, 1))
+        torch.testing.assert_close(output.logits, expected.logits, atol=1e-9, rtol=0)
+        for ours, theirs in zip(output.taps, expected.taps, strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize(("method", "options"), METHODS)
+def test_decodes_the_same_tokens_in_the_same_rounds(pair, static_pair, method, options):
+    prompt = torch.arange(5, 25)
+    settings = {"method": method, "max_new_tokens": 60, "stop_token_ids": [], **options}
+    ours, eager = cast.generate(static_pair, prompt, **settings), cast.generate(pair, prompt, **settings)
+    assert ours.tokens.tolist() == eager.tokens.tolist()
+    assert ours.committed == eager.committed
+
+
+def test_sampling_from_a_resident_tree_is_sampling_from_the_hosts(pair, static_pair):
+    settings = {"budget": 15, "max_new_tokens": 40, "temperature": 1.0, "seed": 4, "stop_token_ids": []}
+    ours, eager = (cast.generate(each, torch.arange(9), **settings) for each in (static_pair, pair))
+    assert ours.tokens.tolist() == eager.tokens.tolist()
+    assert ours.committed == eager.committed
+
+
+def test_a_cache_that_is_let_go_serves_the_next_generation_and_two_at_once_get_two(pair):
+    static = GraphTarget(pair.target, direct)
+    first = static.new_cache(100)
+    memory = first.keys.data_ptr()
+    second = static.new_cache(100)
+    assert second.keys.data_ptr() != memory
+    del first
+    assert static.new_cache(90).keys.data_ptr() == memory
+
+
+def test_preparing_captures_all_that_a_generation_runs(pair):
+    captured = []
+
+    def counting(run):
+        captured.append(run)
+        return run
+
+    static = dataclasses.replace(pair, target=GraphTarget(pair.target, counting))
+    static.target.prepare(400 + 100 + 32, 32, pair.drafter.target_layer_ids)
+    before = len(captured)
+    assert before == 2  # capacities up to one span and up to two
+    prompt = torch.arange(400) % 90
+    cast.generate(static, prompt, budget=31, max_new_tokens=100, stop_token_ids=[])
+    assert len(captured) == before
+
+
+def test_nan_of_drafter_and_target_is_refused(pair, static_pair):
+    broken = dataclasses.replace(static_pair, drafter=pair.to(pair.dtype).drafter)
+    broken.drafter.norm.weight[0] = torch.nan
+    with pytest.raises(CastError, match="drafter returned NaN"):
+        cast.generate(broken, torch.arange(9), budget=7, max_new_tokens=20)
+
+
+def test_the_cpu_has_no_graphs_and_says_so(pair):
+    with pytest.raises(CastError, match="engine=eager") as error:
+        cast.generate(pair, torch.arange(5), engine="graph")
+    assert "\n" not in str(error.value)
+    with pytest.raises(CastError, match="engines: eager, graph"):
+        with_engine(pair, "triton")
+    assert with_engine(pair, "eager").target is pair.target
+
+
+def test_experts_are_refused():
+    with pytest.raises(CastError, match="mixture of experts"):
+        GraphTarget(random_pair("qwen3_moe", None, device=torch.device("cpu"), dtype=torch.float32).target, direct)
+
+
+def test_the_papers_widths_need_no_padding():
+    assert {2**k for k in range(11)} <= set(PACKS)
+    assert list(PACKS) == sorted(PACKS)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize(("method", "options"), METHODS)
+def test_captured_graphs_decode_what_the_eager_engine_decodes(golden, method, options):
+    folder = golden / "dflash_tiny_qwen3"
+    pair = cast.load_pair(folder / "target", folder / "drafter", device="cuda", dtype="float32")
+    settings = {"method": method, "max_new_tokens": 480, "stop_token_ids": [], **options}
+    eager = cast.generate(pair, torch.arange(5, 25), **settings)
+    for _ in range(2):  # the second time on graphs that are there
+        graph = cast.generate(pair, torch.arange(5, 25), engine="graph", **settings)
+        assert graph.tokens.tolist() == eager.tokens.tolist()
+        assert graph.committed == eager.committed

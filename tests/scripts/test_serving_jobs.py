@@ -1,0 +1,60 @@
+"""The serving script on the tiny pair: records of its experiments, and cells that cannot be measured."""
+
+import pytest
+from serving import serving
+
+from cast import CastError
+from cast.experiments.partial import Partial
+from cast.experiments.records import SERVING, WIDTH_TAX, read_records
+from jobs import measuring, pairs
+
+TAX = ["batch_sizes=[1,2]", "packed_tokens=[1,4]", "prefix_tokens=16", "warmups=1", "iterations=2"]
+RUNS = ["active=[2]", "variants=[dense/uniform,ragged/best_first]", "max_new_tokens=6", "repeats=2", "requests=4"]
+
+
+def test_a_width_tax_continues_with_the_batch_sizes_it_lacks(tiny_job):
+    config = tiny_job("width_tax", *TAX, domain=None)
+    serving(config)
+    frame = read_records(config.out, WIDTH_TAX)
+    assert set(zip(frame.batch, frame.component, strict=True)) == {
+        (batch, part) for batch in (1, 2) for part in ("verify_dense", "verify_ragged", "draft")
+    }
+    again = tiny_job("width_tax", *TAX, domain=None, out="again.parquet")
+    measured = ["component", "batch", "packed_tokens", "prefix_tokens", "iteration", "latency_ms"]
+    held = frame[frame.batch == 1][measured].to_dict("records")
+    with Partial(again.out, measuring.resume_digest(again, "cpu"), lambda _: None) as partial:
+        partial.append("1", held, 1.0)
+    serving(again)
+    resumed = read_records(again.out, WIDTH_TAX)
+    assert len(resumed) == len(frame)
+    assert resumed.groupby("session").batch.unique().map(list).tolist() in ([[1], [2]], [[2], [1]])
+
+
+@pytest.mark.parametrize(("experiment", "load"), [("serving_goodput", False), ("continuous_batching", True)])
+def test_runs_of_both_kinds(tiny_job, experiment, load):
+    config = tiny_job(experiment, *RUNS, "traced=true")
+    serving(config)
+    frame = read_records(config.out, SERVING)
+    timed = frame[~frame.traced]
+    assert set(timed.verifier + "/" + timed.policy) == {"dense/uniform", "ragged/best_first"}
+    assert set(timed.repeat) == {0, 1}
+    assert timed.load.notna().all() == load
+    assert timed.departures.eq(0).all()
+    assert len(frame[frame.traced]) == 2
+
+
+def test_a_pair_that_is_not_there_is_a_record(tiny_job, monkeypatch):
+    monkeypatch.setattr(pairs, "load", lambda *_: (_ for _ in ()).throw(pairs.Unavailable("no such GPU")))
+    for config, schema, cells in (
+        (tiny_job("width_tax", *TAX, domain=None), WIDTH_TAX, 8),
+        (tiny_job("serving_goodput", *RUNS), SERVING, 4),
+    ):
+        serving(config)
+        frame = read_records(config.out, schema)
+        assert set(frame.reason) == {"no such GPU"}
+        assert len(frame) == cells
+
+
+def test_another_scripts_experiment_is_refused(tiny_job):
+    with pytest.raises(CastError, match="does not measure"):
+        serving(tiny_job("latency_probe", domain=None))

@@ -1,4 +1,4 @@
-"""Serving under load: the verifier's width tax, goodput of allocation policies, continuous batching.
+"""Serving under load: the verifier's width tax, goodput of policies, continuous batching, the law of served draws.
 
 python scripts/serving.py experiment=width_tax setting=smollm2_fp32 'batch_sizes=[1,2,4]' prefix_tokens=128
 python scripts/serving.py experiment=serving_goodput setting=smollm2_fp32 domain=math 'active=[1,4]'
@@ -6,105 +6,146 @@ python scripts/serving.py experiment=serving_goodput setting=smollm2_fp32 domain
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from cast.experiments.prompts import load_prompts
-from cast.experiments.records import SERVING, WIDTH_TAX
+from cast.experiments.records import SERVING, TOTAL_VARIATION, WIDTH_TAX
 from jobs import measuring, pairs, tracking
 from jobs.entry import run
-from jobs.schema import Serving, WidthTax
+from jobs.schema import SamplingUnderLoad, Serving, WidthTax
+
+if TYPE_CHECKING:
+    from cast.models import Pair
+
+Units = Iterable[tuple[str, list[dict[str, Any]]]]
+Rows = list[dict[str, Any]]
 
 
 def serving(config: DictConfig) -> None:
-    if OmegaConf.get_type(config) is WidthTax:
+    kind = OmegaConf.get_type(config)
+    if kind is WidthTax:
         _width_tax(config)
+    elif kind is SamplingUnderLoad:
+        _served_law(config)
     else:
         measuring.require(config, Serving, "serving")
         _runs(config)
 
 
 def _width_tax(config: DictConfig) -> None:
-    output = measuring.output_path(config, "serving")
-    with measuring.measurement(config, output) as job:
+    def units(pair: Pair, done: set[str]) -> Units:
+        from cast.experiments import serving_tax
 
-        def work() -> None:
-            from cast.experiments import serving_tax
+        missing = tuple(batch for batch in config.batch_sizes if str(batch) not in done)
+        return serving_tax.run(pair, measuring.spec_from(config, serving_tax.WidthTaxSpec, batch_sizes=missing))
 
-            pair = pairs.load(config, job.kind)
-            missing = [batch for batch in config.batch_sizes if str(batch) not in job.partial.done]
-            spec = measuring.spec_from(config, serving_tax.WidthTaxSpec, batch_sizes=tuple(missing))
-            job.collect(serving_tax.run(pair, spec), total=len(config.batch_sizes))
+    def cells(done: set[str]) -> Rows:
+        shared = {"prefix_tokens": config.prefix_tokens, "iteration": 0}
+        return [
+            {"component": f"verify_{verifier}", "batch": batch, "packed_tokens": packed} | shared
+            for batch in config.batch_sizes
+            if str(batch) not in done
+            for verifier in config.verifiers
+            for packed in config.packed_tokens
+        ]
 
-        reason = measuring.guarded(work)
-        rows = job.rows()
-        if reason:
-            rows += job.failed(_tax_cells(config, {int(key) for key in job.partial.done}), reason)
-            print(f"failed: {reason}")
-        frame = measuring.framed(rows, WIDTH_TAX)
-        measuring.write(output, frame, WIDTH_TAX, job.provenance(len(frame)))
-        job.partial.discard()
+    frame = _measure(config, WIDTH_TAX, units, cells, total=len(config.batch_sizes))
     medians = frame[frame.status == "measured"].groupby(["component", "batch", "packed_tokens"])["latency_ms"].median()
-    summary = {f"{part}_ms/{batch}x{packed}": float(ms) for (part, batch, packed), ms in medians.items()}
-    tracking.track(config, output, frame, summary)
+    _track(config, frame, {f"{part}_ms/{batch}x{packed}": ms for (part, batch, packed), ms in medians.items()})
 
 
 def _runs(config: DictConfig) -> None:
+    prompts = _prompts(config)
+
+    def units(pair: Pair, done: set[str]) -> Units:
+        from cast.experiments import serving_runs
+
+        return serving_runs.run(pair, prompts, measuring.spec_from(config, serving_runs.ServingSpec), done)
+
+    def cells(done: set[str]) -> Rows:
+        shared = {key: config[key] for key in ("load", "max_new_tokens", "temperature", "top_k", "seed")}
+        return [
+            {"active": active, "verifier": verifier, "policy": policy, "repeat": repeat, "order": 0, "traced": False}
+            | shared
+            for active in config.active
+            for repeat in range(config.repeats)
+            if f"{active}/{repeat}" not in done
+            for verifier, policy in (variant.split("/") for variant in config.variants)
+        ]
+
+    frame = _measure(config, SERVING, units, cells, total=len(config.active) * config.repeats)
+    timed = frame[(frame.status == "measured") & ~frame.traced.astype(bool)]
+    means = timed.groupby(["active", "verifier", "policy"])["goodput_tokens_per_s"].mean()
+    _track(config, frame, {f"goodput/{active}/{how}/{policy}": mean for (active, how, policy), mean in means.items()})
+
+
+def _served_law(config: DictConfig) -> None:
+    prompts = _prompts(config)
+
+    def units(pair: Pair, done: set[str]) -> Units:
+        from cast.experiments import serving_law
+
+        return serving_law.run(pair, prompts, measuring.spec_from(config, serving_law.ServedLawSpec), done)
+
+    def cells(done: set[str]) -> Rows:
+        shared = {key: config[key] for key in ("budget", "top_k", "temperature", "top_p", "seed")}
+        place = {"level": "first", "prompt_id": "", "prompt_index": 0, "depth": 0, "walks": max(config.draws)}
+        return [
+            {"sampler": sampler.value, "dtype": dtype.value} | place | shared
+            for dtype in config.dtypes
+            if dtype.value not in done
+            for sampler in config.samplers
+        ]
+
+    frame = _measure(config, TOTAL_VARIATION, units, cells, total=len(config.dtypes))
+    first = frame[(frame.status == "measured") & (frame.level == "first")]
+    largest = first[first.walks == first.walks.max()].groupby(["dtype", "sampler"])["total_variation"].max()
+    _track(config, frame, {f"total_variation/{dtype}/{sampler}": far for (dtype, sampler), far in largest.items()})
+
+
+def _prompts(config: DictConfig) -> list[Any]:
     measuring.require_domain(config)
-    prompts = load_prompts(config.domain, limit=config.prompt_limit, data_root=config.data.root)
+    return load_prompts(config.domain, limit=config.prompt_limit, data_root=config.data.root)
+
+
+def _measure(
+    config: DictConfig,
+    schema: Any,
+    units: Callable[[Pair, set[str]], Units],
+    cells: Callable[[set[str]], Rows],
+    total: int,
+) -> pd.DataFrame:
+    """Collect a protocol's units and write the record.
+
+    Args:
+        units: the units still to measure, given the pair and the keys of those that are done.
+        cells: what the configuration alone knows of the others, for the record of a failure.
+        total: units in all.
+    """
     output = measuring.output_path(config, "serving")
     with measuring.measurement(config, output) as job:
 
         def work() -> None:
-            from cast.experiments import serving_runs
-
-            pair = pairs.load(config, job.kind)
-            spec = measuring.spec_from(config, serving_runs.ServingSpec)
-            units = serving_runs.run(pair, prompts, spec, done=job.partial.done)
-            job.collect(units, total=len(config.active) * config.repeats)
+            job.collect(units(pairs.load(config, job.kind), job.partial.done), total=total)
 
         reason = measuring.guarded(work)
         rows = job.rows()
         if reason:
-            rows += job.failed(_run_cells(config, job.partial.done), reason)
+            rows += job.failed(cells(job.partial.done), reason)
             print(f"failed: {reason}")
-        frame = measuring.framed(rows, SERVING)
-        measuring.write(output, frame, SERVING, job.provenance(len(frame)))
+        frame = measuring.framed(rows, schema)
+        measuring.write(output, frame, schema, job.provenance(len(frame)))
         job.partial.discard()
-    measured = frame[(frame.status == "measured") & ~frame.traced.astype(bool)]
-    means = measured.groupby(["active", "verifier", "policy"])["goodput_tokens_per_s"].mean()
-    summary = {f"goodput/{active}/{how}/{policy}": float(value) for (active, how, policy), value in means.items()}
-    tracking.track(config, output, frame, summary)
+    return frame
 
 
-def _tax_cells(config: DictConfig, done: set[int]) -> list[dict[str, Any]]:
-    """One row for each cell that was not measured, with what the configuration alone knows."""
-    return [
-        {
-            "component": f"verify_{verifier}",
-            "batch": batch,
-            "packed_tokens": packed,
-            "prefix_tokens": config.prefix_tokens,
-            "iteration": 0,
-        }
-        for batch in config.batch_sizes
-        if batch not in done
-        for verifier in config.verifiers
-        for packed in config.packed_tokens
-    ]
-
-
-def _run_cells(config: DictConfig, done: set[str]) -> list[dict[str, Any]]:
-    shared = {key: config[key] for key in ("load", "max_new_tokens", "temperature", "top_k", "seed")}
-    return [
-        {"active": active, "verifier": verifier, "policy": policy, "repeat": repeat, "order": 0, "traced": False}
-        | shared
-        for active in config.active
-        for repeat in range(config.repeats)
-        if f"{active}/{repeat}" not in done
-        for verifier, policy in (variant.split("/") for variant in config.variants)
-    ]
+def _track(config: DictConfig, frame: pd.DataFrame, summary: dict[str, Any]) -> None:
+    numbers = {name: float(value) for name, value in summary.items()}
+    tracking.track(config, measuring.output_path(config, "serving"), frame, numbers)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ class Method(StrEnum):
 
 class Engine(StrEnum):
     eager = "eager"
+    graph = "graph"
 
 
 class Sampler(StrEnum):
@@ -353,6 +354,21 @@ class Serving(Job):
 
 
 @dataclass
+class SamplingUnderLoad(Job):
+    samplers: list[Sampler] = MISSING
+    dtypes: list[DType] = MISSING
+    draws: list[int] = MISSING
+    floor_samples: int = MISSING
+    batch_size: int = MISSING
+    lead_rounds: int = MISSING
+    budget: int = MISSING
+    top_k: int = MISSING
+    prompt_limit: int = MISSING
+    temperature: float = MISSING
+    top_p: float | None = None
+
+
+@dataclass
 class Scores:
     """Whose score log the rule reads: one curve for each drafter, reused for every setting and domain."""
 
@@ -471,6 +487,7 @@ JOB_SCHEMAS: dict[str, type[Job]] = {
     "width_tax": WidthTax,
     "serving_goodput": Serving,
     "continuous_batching": Serving,
+    "sampling_under_load": SamplingUnderLoad,
 }
 
 

@@ -3,8 +3,9 @@
 import pytest
 
 from cast import CastError
-from cast.experiments import serving_runs, serving_tax
-from cast.experiments.records import SERVING, WIDTH_TAX
+from cast.experiments import serving_law, serving_runs, serving_tax
+from cast.experiments.records import SERVING, TOTAL_VARIATION, WIDTH_TAX
+from cast.experiments.serving_law import ServedLawSpec
 from cast.experiments.serving_runs import ServingSpec
 from cast.experiments.serving_tax import VERIFIERS, WidthTaxSpec, round_cost
 
@@ -134,3 +135,26 @@ def test_where_no_round_is_full_the_row_says_so(pair, prompts, as_records):
     frame = as_records(rows_of(pair, prompts, spec), SERVING)
     assert set(frame.status) == {"failed"}
     assert frame.reason.str.contains("slot").all()
+
+
+def test_served_draws_keep_the_law(pair, prompts, as_records):
+    spec = ServedLawSpec(
+        draws=(400, 100), dtypes=("float64",), floor_samples=200, batch_size=3, lead_rounds=2, budget=5, seed=3
+    )
+    units = dict(serving_law.run(pair, prompts, spec))
+    assert list(units) == ["float64"]
+    frame = as_records(units["float64"], TOTAL_VARIATION)
+    first = frame[frame.level == "first"]
+    assert set(first.sampler) == {"autoregressive", "walk", "recursive"}
+    assert set(first.prompt_index) == {0, 1, 2}
+    assert set(first.walks) == {100, 400}
+    assert (first.law_distance.dropna() < 1e-9).all()  # the batched pass has the law of plain decoding
+    assert (first.p_value > 1e-4).all()
+    last = first[first.walks == 400]
+    assert (last.total_variation <= 1.5 * last.floor_q999).all()
+    assert list(serving_law.run(pair, prompts, spec, done={"float64"})) == []
+
+
+def test_served_draws_need_a_prompt_each(pair, prompts):
+    with pytest.raises(CastError, match="prompt_limit"):
+        next(serving_law.run(pair, prompts, ServedLawSpec(draws=(5,), batch_size=9)))

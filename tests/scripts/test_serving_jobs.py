@@ -5,10 +5,11 @@ from serving import serving
 
 from cast import CastError
 from cast.experiments.partial import Partial
-from cast.experiments.records import SERVING, WIDTH_TAX, read_records
+from cast.experiments.records import SERVING, TOTAL_VARIATION, WIDTH_TAX, read_records
 from jobs import measuring, pairs
 
 TAX = ["batch_sizes=[1,2]", "packed_tokens=[1,4]", "prefix_tokens=16", "warmups=1", "iterations=2"]
+LAW = ["batch_size=2", "lead_rounds=1", "dtypes=[float32]", "draws=[50]", "floor_samples=20", "budget=4"]
 RUNS = ["active=[2]", "variants=[dense/uniform,ragged/best_first]", "max_new_tokens=6", "repeats=2", "requests=4"]
 
 
@@ -43,11 +44,21 @@ def test_runs_of_both_kinds(tiny_job, experiment, load):
     assert len(frame[frame.traced]) == 2
 
 
+def test_the_law_of_served_draws(tiny_job):
+    config = tiny_job("sampling_under_load", *LAW)
+    serving(config)
+    frame = read_records(config.out, TOTAL_VARIATION)
+    assert set(frame.prompt_index) == {0, 1}
+    assert set(frame.dtype) == {"float32"}
+    assert (frame.p_value > 1e-6).all()
+
+
 def test_a_pair_that_is_not_there_is_a_record(tiny_job, monkeypatch):
     monkeypatch.setattr(pairs, "load", lambda *_: (_ for _ in ()).throw(pairs.Unavailable("no such GPU")))
     for config, schema, cells in (
         (tiny_job("width_tax", *TAX, domain=None), WIDTH_TAX, 8),
         (tiny_job("serving_goodput", *RUNS), SERVING, 4),
+        (tiny_job("sampling_under_load", *LAW), TOTAL_VARIATION, 2),
     ):
         serving(config)
         frame = read_records(config.out, schema)

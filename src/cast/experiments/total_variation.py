@@ -21,7 +21,7 @@ from cast.decode import generate, make_proposer
 from cast.decode.generate import SAMPLERS
 from cast.experiments.prompts import Prompt
 from cast.experiments.width_sweep import encode_for
-from cast.models import Pair
+from cast.models import KVCache, Pair, Target
 from cast.models.loading import DTYPES
 from cast.trees import CandidateTree
 from cast.verify import SampledSelector, Selector, TargetLaw, verify, walk
@@ -66,7 +66,7 @@ class TotalVariationSpec:
 
 
 @dataclass(frozen=True)
-class _Round:
+class VerifiedRound:
     """A verified round at the prefix, and the target's logits as plain decoding computes them.
 
     Attributes:
@@ -116,7 +116,7 @@ def run(
         for place, (dtype, precise) in enumerate(pairs.items()):
             seed = [spec.seed, index, place]
             common = {"prompt_id": prompt.id, "prompt_index": index, "dtype": dtype}
-            rows += [common | row for row in _prefix_rows(precise, sequence, spec, seed)]
+            rows += [common | row for row in round_rows(_round_at(precise, sequence, spec), spec, seed)]
         yield prompt.id, rows
 
 
@@ -189,9 +189,9 @@ def joint_law(next_law: Callable[[tuple[int, ...]], np.ndarray], tokens: int) ->
     return laws
 
 
-def _prefix_rows(pair: Pair, sequence: torch.Tensor, spec: TotalVariationSpec, seed: list[int]) -> list[dict[str, Any]]:
+def round_rows(round_: VerifiedRound, spec: TotalVariationSpec, seed: list[int]) -> list[dict[str, Any]]:
+    """Rows of one verified round, for every sampler, level and number of walks."""
     processor = None if spec.top_p is None else _top_p(spec.top_p)
-    round_ = _round_at(pair, sequence, spec)
     levels = _levels(round_, spec, processor)
     random = np.random.default_rng(seed)
     floors: dict[tuple, list[tuple[float, float]]] = {}
@@ -210,7 +210,7 @@ def _prefix_rows(pair: Pair, sequence: torch.Tensor, spec: TotalVariationSpec, s
             for (walks, at), floor in zip(reached, floors[key], strict=True):
                 rows.append(
                     _common(spec, sampler, walks, level)
-                    | {"prefix_tokens": len(sequence) - 1, "siblings": level.siblings}
+                    | {"prefix_tokens": len(round_.emitted) - 1, "siblings": level.siblings}
                     | _distances(at, level.law, floor)
                 )
     return rows
@@ -245,7 +245,7 @@ def _distances(counts: np.ndarray, law: np.ndarray, floor: tuple[float, float]) 
 
 
 @torch.inference_mode()
-def _round_at(pair: Pair, sequence: torch.Tensor, spec: TotalVariationSpec) -> _Round:
+def _round_at(pair: Pair, sequence: torch.Tensor, spec: TotalVariationSpec) -> VerifiedRound:
     """Draft and verify once behind a sequence, whose last token is the pending root."""
     target, proposer = pair.target, make_proposer(pair, "cast", budget=spec.budget, top_k=spec.top_k)
     emitted, sequence = sequence.tolist(), sequence.to(pair.device)
@@ -257,18 +257,30 @@ def _round_at(pair: Pair, sequence: torch.Tensor, spec: TotalVariationSpec) -> _
     output = target.forward(prefix, positions, cache, causal=True, taps=proposer.taps, last_logits_only=True)
     cache.commit(len(prefix))
     tree = proposer.propose(torch.cat(output.taps, dim=-1), root)
-    packed = verify(target, cache, root, tree).logits.cpu()
+    return compared(target, cache, emitted, tree, verify(target, cache, root, tree).logits.cpu())
+
+
+def compared(
+    target: Target, cache: KVCache, emitted: list[int], tree: CandidateTree, packed: torch.Tensor
+) -> VerifiedRound:
+    """A verified round beside what plain decoding computes there.
+
+    Args:
+        cache: covers all but the last emitted token, the pending root; grows by it.
+        packed: logits [N + 1, V] of the tree's pass, on the CPU.
+    """
+    root = torch.tensor(emitted[-1:], device=target.device)
     plain = [verify(target, cache, root, None).logits.cpu()]
     children = list(tree.children()[0])
     if not children:
-        return _Round(emitted, tree, packed, plain, None)
+        return VerifiedRound(emitted, tree, packed, plain, None)
     child = max(children, key=lambda token: float(plain[0][0, token]))
     cache.commit(1)
-    plain.append(verify(target, cache, torch.tensor([child], device=pair.device), None).logits.cpu())
-    return _Round(emitted, tree, packed, plain, child)
+    plain.append(verify(target, cache, torch.tensor([child], device=target.device), None).logits.cpu())
+    return VerifiedRound(emitted, tree, packed, plain, child)
 
 
-def _levels(round_: _Round, spec: TotalVariationSpec, processor: LogitsProcessor | None) -> list[_Level]:
+def _levels(round_: VerifiedRound, spec: TotalVariationSpec, processor: LogitsProcessor | None) -> list[_Level]:
     children = round_.tree.children()
     places = [("first", 0, [])]
     if round_.child is not None:
@@ -291,7 +303,7 @@ def _law(temperature: float, processor: LogitsProcessor | None, logits: torch.Te
 
 
 def _draw(
-    round_: _Round, sampler: str, spec: TotalVariationSpec, processor: LogitsProcessor | None, seed: int
+    round_: VerifiedRound, sampler: str, spec: TotalVariationSpec, processor: LogitsProcessor | None, seed: int
 ) -> list[list[tuple[int, np.ndarray]]]:
     """For each level, (walks so far, counts [V]) at every number of walks asked for."""
     vocabulary = round_.packed.shape[-1]
@@ -310,7 +322,7 @@ def _draw(
 
 
 def _walks(
-    round_: _Round, sampler: str, spec: TotalVariationSpec, processor: LogitsProcessor | None, seed: int
+    round_: VerifiedRound, sampler: str, spec: TotalVariationSpec, processor: LogitsProcessor | None, seed: int
 ) -> Callable[[], list[int]]:
     """A function that walks the round once more, to the tokens committed."""
     rule: Selector = SAMPLERS.get(sampler, SampledSelector)(spec.temperature, seed, processor)

@@ -167,8 +167,11 @@ class Batch:
         return active
 
     @torch.inference_mode()
-    def round(self) -> tuple[Round, list[list[int]]]:
+    def round(self, inspect: Callable[[Forest, Verified], None] | None = None) -> tuple[Round, list[list[int]]]:
         """Decode every active request by one round.
+
+        Args:
+            inspect: shown what was verified before anything is committed.
 
         Returns:
             The round, and the newly emitted tokens of each active request.
@@ -188,6 +191,8 @@ class Batch:
             verified = self.verifier.verify(self.target, self._store, roots, forest, taps)
             if trace:
                 trace.lap("verify")
+            if inspect is not None:
+                inspect(forest, verified)
             walks = self._walks(forest, verified)
             self._store.commit([step.rows for step in walks])
             kept = [start + row for start, step in zip(verified.starts, walks, strict=True) for row in step.rows]

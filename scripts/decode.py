@@ -29,7 +29,8 @@ def decode(config: DictConfig) -> None:
 
             pair = pairs.load(config, job.kind)
             spec = measuring.spec_from(config, width_sweep.WidthSweepSpec, time_limit_s=job.time_left_s)
-            units = width_sweep.run(pair, prompts, spec, done=job.partial.done)
+            heads = pairs.load_baselines(config, job.kind, pair)
+            units = width_sweep.run(pair, prompts, spec, done=job.partial.done, heads=heads)
             job.collect(((rows[0]["prompt_id"], rows) for rows in units), total=len(prompts))
 
         reason = measuring.guarded(work)
@@ -49,8 +50,10 @@ def _cells(config: DictConfig) -> list[dict[str, Any]]:
     from cast.experiments.width_sweep import WidthSweepSpec, sampler_of, variants_of
 
     spec = measuring.spec_from(config, WidthSweepSpec)
+    heads = {method: {head.name: None for head in heads} for method, heads in pairs.baseline_heads(config).items()}
     return [
         {
+            "drafter": variant.head or config.drafter.name,
             "method": variant.method,
             "budget": variant.budget,
             "prompt_id": "",
@@ -65,7 +68,7 @@ def _cells(config: DictConfig) -> list[dict[str, Any]]:
             "order": 0,
             "traced": False,
         }
-        for variant in variants_of(None, spec)
+        for variant in variants_of(None, spec, heads)
         for seed in spec.seeds or (spec.seed,)
     ]
 

@@ -36,7 +36,9 @@ def preflight(config: DictConfig) -> None:
         raise CastError(f"{free >> 20} MiB free here; a study needs {_DISK_BYTES >> 20} MiB")
     checkpoints = {
         source: _check_checkpoint(source)
-        for source in {c.target.source for _, c in composed} | {c.drafter.source for _, c in composed}
+        for source in {c.target.source for _, c in composed}
+        | {c.drafter.source for _, c in composed}
+        | {head.source for _, c in composed for heads in pairs.baseline_heads(c).values() for head in heads}
     }
     output = Path(config.out or f"outputs/preflight/{study.name}.json")
     write_json(

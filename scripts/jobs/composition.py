@@ -91,6 +91,9 @@ def plain(config: DictConfig) -> dict[str, Any]:
 def measured_part(config: DictConfig) -> dict[str, Any]:
     """What a measurement depends on: the resolved configuration without bookkeeping and descriptions."""
     measured = {key: value for key, value in plain(config).items() if key not in NOT_MEASURED}
+    heads = measured.pop("baselines", {})
+    used = {method: heads[method] for method in measured.get("methods") or () if method in heads}
+    measured |= {"baselines": used} if used else {}
     for group, keys in _DESCRIPTIVE.items():
         for key in keys if measured.get(group) else ():
             measured[group].pop(key, None)
@@ -149,6 +152,14 @@ def _body(path: Path) -> DictConfig:
     return OmegaConf.masked_copy(_load(path), [key for key in _load(path) if key not in ("defaults", "hydra")])
 
 
+def _lineage(path: Path) -> list[Path]:
+    """An experiment's file after those it is a variation of."""
+    parents = [
+        entry for entry in _load(path).defaults if isinstance(entry, str) and entry != "_self_" and entry[0] != "/"
+    ]
+    return [*(file for name in parents for file in _lineage(path.with_name(f"{name}.yaml"))), path]
+
+
 def _choices(experiment: str, setting: str, domain: str | None, conf: Path) -> dict[str, str | None]:
     """Group -> chosen name, in the order of the root's defaults list, the setting's replacements applied."""
     chosen: dict[str, str | None] = {}
@@ -168,12 +179,16 @@ def _choices(experiment: str, setting: str, domain: str | None, conf: Path) -> d
 def _base(experiment: str, chosen: tuple[tuple[str, str | None], ...], conf: Path) -> DictConfig:
     """Everything but the value overrides, in the order in which Hydra merges it."""
     config = OmegaConf.structured(schema.JOB_SCHEMAS[experiment])
-    config.merge_with(_body(conf / "experiment" / f"{experiment}.yaml"))
+    for path in _lineage(conf / "experiment" / f"{experiment}.yaml"):
+        config.merge_with(_body(path))
     for group, name in chosen:
         if group == "experiment" or name is None:
             continue
-        body = _body(conf / group / f"{name}.yaml")
-        config.merge_with(body if group == "setting" else {group: body})
+        folder, _, package = group.partition("@")  # a setting's further heads: /drafter@baselines.<method>.<name>
+        body = _body(conf / folder.removeprefix("/") / f"{name}.yaml")
+        for key in reversed((package or folder).split(".")) if group != "setting" else ():
+            body = {key: body}
+        config.merge_with(body)
     config.merge_with(_body(conf / "config.yaml"))
     return config
 

@@ -30,7 +30,9 @@ def checkpoint_files(*sources: str) -> list[str]:
 
 def checkpoint_digests(config: DictConfig) -> dict[str, str]:
     """Path -> SHA-256 of every checkpoint file on disk that a job reads."""
-    return {path: file_digest(path) for path in checkpoint_files(config.target.source, config.drafter.source)}
+    baselines = (head.source for heads in config.baselines.values() for head in heads.values())
+    sources = config.target.source, config.drafter.source, *baselines
+    return {path: file_digest(path) for path in checkpoint_files(*sources)}
 
 
 def prompt_digest(config: DictConfig) -> str:

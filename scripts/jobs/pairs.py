@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from cast.errors import CastError, HubUnavailable
 from cast.experiments.device import check_gpu
+from jobs import schema
 
 if TYPE_CHECKING:
     from cast.models.hybrid import HybridTarget
@@ -35,11 +36,12 @@ def load(config: DictConfig, kind: str) -> Pair:
         CastError: a checkpoint is misnamed, missing, broken or does not fit.
     """
     with _on_the_settings_gpu(config, kind):
+        from cast.models import with_engine
         from cast.models.embedded import embedded_target
         from cast.models.loading import load_pair
 
         target, drafter = config.target.source, config.drafter.source
-        return load_pair(
+        pair = load_pair(
             embedded_target() if target == "embedded" else target,
             None if drafter == "none" else drafter,
             device=kind,
@@ -47,6 +49,43 @@ def load(config: DictConfig, kind: str) -> Pair:
             revision=config.target.revision,
             drafter_revision=config.drafter.revision,
         )
+        return with_engine(pair, config.engine.value)
+
+
+def load_baselines(config: DictConfig, kind: str, pair: Pair) -> dict[str, dict[str, Pair]]:
+    """The target with each other head of the setting that the job's methods use: method to name to pair.
+
+    Raises as `load` does.
+    """
+    with _on_the_settings_gpu(config, kind):
+        from cast.models.loading import load_drafter
+
+        return {
+            method: {
+                head.name: pair.with_drafter(
+                    load_drafter(
+                        head.source,
+                        device=pair.device,
+                        dtype=pair.dtype,
+                        revision=head.revision,
+                        target=pair.target.config,
+                    )
+                )
+                for head in heads
+            }
+            for method, heads in baseline_heads(config).items()
+        }
+
+
+def baseline_heads(config: DictConfig) -> dict[str, list[DictConfig]]:
+    """The setting's other heads, by method, for those methods that the job runs."""
+    methods = config.get("methods") or ()
+    typed = OmegaConf.structured(schema.Drafter)  # Hydra leaves what a defaults list puts this deep untyped
+    return {
+        method: [OmegaConf.merge(typed, head) for head in heads.values()]
+        for method, heads in config.baselines.items()
+        if method in methods
+    }
 
 
 def load_hybrid(config: DictConfig, kind: str) -> HybridTarget:

@@ -6,8 +6,9 @@ from cast.errors import CastError
 from cast.models.dart import DartDrafter
 from cast.models.dflash import DFlashConfig, DFlashDrafter
 from cast.models.eagle3 import Eagle3Drafter
-from cast.models.feature_head import FeatureHeadConfig
+from cast.models.feature_head import DEFAULT_ROPE_THETA, FeatureHeadConfig
 from cast.models.head import DraftHead
+from cast.models.random_models import register_head
 
 PICKLED = (
     "pickled weights are not read; convert once where you trust the file: python -c 'import torch, safetensors.torch "
@@ -30,4 +31,31 @@ def new_head(raw_config: dict) -> DraftHead:
     raise CastError(
         f"not a drafter of a known kind: its config.json has architectures {architectures} and no draft_vocab_size; "
         "DFlash, EAGLE-3 and DART heads can be loaded"
+    )
+
+
+@register_head("eagle3")
+def _random_eagle3(target) -> Eagle3Drafter:
+    return Eagle3Drafter(_feature_config(target))
+
+
+@register_head("dart")
+def _random_dart(target) -> DartDrafter:
+    return DartDrafter(_feature_config(target, draft_length=7))
+
+
+def _feature_config(target, **more) -> FeatureHeadConfig:
+    """Sizes of a random head; its draft vocabulary is the first half of the target's."""
+    return FeatureHeadConfig(
+        hidden_size=target.hidden_size,
+        intermediate_size=target.intermediate_size,
+        heads=target.num_attention_heads,
+        kv_heads=target.num_key_value_heads,
+        head_dim=target.head_dim,
+        rms_norm_eps=target.rms_norm_eps,
+        rope_theta=DEFAULT_ROPE_THETA,
+        vocab_size=target.vocab_size,
+        draft_vocab_size=target.vocab_size // 2,
+        target_hidden_size=target.hidden_size,
+        **more,
     )

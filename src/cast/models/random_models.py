@@ -29,7 +29,7 @@ _DENSE = {
     "vocab_size": VOCABULARY,
     "hidden_size": 64,
     "intermediate_size": 128,
-    "num_hidden_layers": 6,
+    "num_hidden_layers": 8,  # EAGLE-3 and DART heads need 7 to read three of them
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 16,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,7 @@ class DartTree(FeatureProposer):
         self, pair: Pair, budget: int = 60, top_k: int | None = None, trie: str | Path | NgramTrie | None = None
     ):
         super().__init__(pair)
-        self.trie = NgramTrie.read(trie) if isinstance(trie, (str, Path)) else trie
+        self.trie = _loaded(str(trie)) if isinstance(trie, (str, Path)) else trie
         self.budget, self.top_k = budget, top_k or (8 if trie is None else SEARCH_TOP_K)
         for name, value, least in (("budget", budget, 0), ("top_k", self.top_k, 1)):
             if value < least:
@@ -64,6 +65,12 @@ class DartTree(FeatureProposer):
         if self.trie is None:
             return best_first_tree_from_topk(log_probs, tokens, self.budget)
         return ngram_tree(log_probs, tokens, self.budget, self.context, self.trie, self.target.stop_token_ids)
+
+
+@functools.lru_cache(maxsize=2)
+def _loaded(path: str) -> NgramTrie:
+    """One trie for all generations: the public files are large."""
+    return NgramTrie.read(path)
 
 
 def ngram_tree(

@@ -48,8 +48,8 @@ def test_a_shorter_block_is_what_generate_makes_of_it(sweep):
         return timed[columns].sort_values(columns).reset_index(drop=True)
 
     both, short, long = (drafted(sweep(block_sizes=blocks)) for blocks in ((4, 8), (4,), (8,)))
-    assert both[both["block_size"] == 4].reset_index(drop=True).equals(
-        short.sort_values(columns).reset_index(drop=True)
+    assert (
+        both[both["block_size"] == 4].reset_index(drop=True).equals(short.sort_values(columns).reset_index(drop=True))
     )
     assert both[both["block_size"] == 8].reset_index(drop=True).equals(long.sort_values(columns).reset_index(drop=True))
     assert (short["rounds"].sum() >= long["rounds"].sum()) and not short.equals(long)

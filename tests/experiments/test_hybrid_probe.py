@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cast import CastError
-from cast.experiments import hybrid_probe
+from cast.experiments import hybrid_probe, latency_probe
 from cast.experiments.latency_probe import LatencyProbeSpec
 from cast.experiments.records import HYBRID_LATENCY
 from cast.models.hybrid import HybridTarget, load_hybrid
@@ -47,9 +47,9 @@ def test_every_pass_sees_the_same_prefix_and_gives_the_same_logits(target, monke
 
 def test_copies_are_made_outside_the_timer(target, monkeypatch):
     timed, copies = [], []
-    copy_of, now = hybrid_probe.copy_of, hybrid_probe.measure.__globals__["now_ms"]
+    copy_of, now = hybrid_probe.copy_of, latency_probe.now_ms
     monkeypatch.setattr(hybrid_probe, "copy_of", lambda cache: copies.append(len(timed)) or copy_of(cache))
-    monkeypatch.setitem(hybrid_probe.measure.__globals__, "now_ms", lambda device: timed.append(0) or now(device))
+    monkeypatch.setattr(latency_probe, "now_ms", lambda device: timed.append(0) or now(device))
     list(hybrid_probe.run(target, SPEC))
     assert len(timed) == 2 * 18
     assert all(clock_reads % 2 == 0 for clock_reads in copies)  # never between the two reads of a call

@@ -56,6 +56,12 @@ def test_names_match_their_files_and_the_rule_for_names():
             assert NAME.fullmatch(name)
 
 
+def test_a_device_or_model_is_fewer_than_twenty_lines():
+    for group in ("setting", "target", "drafter", "device", "domain"):
+        for path in (CONF / group).glob("*.yaml"):
+            assert len(path.read_text().splitlines()) < 20, path
+
+
 def test_every_setting_of_the_tree_composes():
     for setting in composition.options("setting"):
         config = composition.compose_job("width_sweep", setting, "math")

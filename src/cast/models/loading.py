@@ -44,7 +44,7 @@ def load_pair(
             not fit each other.
     """
     device = resolve_device(device)
-    if family := random_name(target):
+    if (family := random_name(target)) is not None:
         dtype = (resolve_dtype(dtype) or torch.float32) if isinstance(dtype, str) else dtype
         return random_pair(family, None, device=device, dtype=dtype).with_drafter(drafter)
     folder = checkpoint_folder(target, revision)
@@ -77,7 +77,7 @@ def load_drafter(
     Raises:
         CastError: missing or truncated file, another architecture, missing, unexpected or misshapen tensors.
     """
-    if name := random_name(source):
+    if (name := random_name(source)) is not None:
         if target is None:
             raise CastError(f"{source} takes its sizes from a target; use load_pair or pair.with_drafter")
         dtype = (resolve_dtype(dtype) or torch.float32) if isinstance(dtype, str) else dtype

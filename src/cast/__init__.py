@@ -6,7 +6,7 @@ only read records or predict a width never load torch.
 =====================  ==================================================================
 ``load_pair``          a target and its drafter from hub ids or local folders
 ``load_embedded_pair`` the embedded default pair
-``generate``           decode with ``"autoregressive"``, ``"dflash"`` or ``"cast"``
+``generate``           decode with ``"cast"``, ``"dflash"``, ``"eagle3"``, ``"dart"``, ``"ngram"`` or plainly
 ``trees``              candidate trees and ancestor masks
 ``width``              latency curve, mass curve, stopping rule, sweep oracle (torch-free)
 ``models``             targets, drafters, caches, checkpoints

@@ -170,6 +170,25 @@ def test_a_replay_commits_what_the_live_decoder_commits(logged):
             assert rounds[:, budget].tolist() == [len(each) for each in live]
 
 
+def test_a_replay_of_dart_is_its_best_first_tree_live(golden_pair, golden):
+    """A head whose vocabulary is a part of the target's: ranks are found in the target's ids."""
+    pair = golden_pair("dart_tiny")
+    target = pair.target.to(pair.dtype)
+    target.stop_token_ids = ()
+    pair = dataclasses.replace(pair, target=target, tokenizer=None)
+    trace = json.loads((golden / "dart_tiny" / "dart_generate_trace.json").read_text())
+    prompts = [case["prompt"] for case in trace["configs"]["remain16"]["prompts"]][:2]
+    spec = ScoreLogSpec(max_new_tokens=24, top=32)
+    logs = [score_log.log_prompt(pair, Prompt("p", " ".join(map(str, ids)), "golden"), spec)[0] for ids in prompts]
+    roots = Roots.of(logs)
+    assert roots.length == pair.drafter.positions
+    accepted = best_first_order(roots, 31, 8).accepted
+    for place, ids in zip(roots.prompts, prompts, strict=True):
+        for budget in (1, 8, 31):
+            live = committed_live(pair, ids, "dart", budget=budget)
+            assert committed_in_replay(accepted[:, budget], place) == live, budget
+
+
 @pytest.mark.slow
 def test_every_budget_replays_to_the_live_rounds(logged):
     pair, prompts, logs = logged

@@ -143,7 +143,7 @@ def test_a_block_the_head_cannot_draft(pair, prompts, change, message):
 
 
 def test_a_pair_without_drafter(pair, prompts):
-    with pytest.raises(CastError, match="needs a DFlash drafter"):
+    with pytest.raises(CastError, match="needs a DFlash drafter, or a DART one"):
         next(score_log.run(pair.with_drafter(None), prompts, ScoreLogSpec(max_new_tokens=4)))
 
 

@@ -22,8 +22,9 @@ from cast.experiments.prompts import Prompt
 from cast.experiments.replay_log import ARRAYS, PromptLog
 from cast.experiments.width_sweep import encode_for
 from cast.models import Pair
+from cast.models.dart import DartDrafter
 from cast.models.dflash import DFlashDrafter
-from cast.models.root_drafts import drafts_at_roots
+from cast.models.root_drafts import dart_drafts_at_roots, drafts_at_roots
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,10 @@ def run(
     """Yield, for each prompt, its id, and ``row`` (columns of SCORE_LOG) with the arrays of a `PromptLog`.
 
     Raises:
-        CastError: the pair has no block drafter, or prompt, output and one block pass the model's length.
+        CastError: the pair has no one-pass drafter, the block does not fit it, or prompt, output and one draft
+            pass the model's length.
     """
-    if not isinstance(pair.drafter, DFlashDrafter):
-        raise CastError("a score log needs a DFlash drafter; choose a setting that has one")
-    own = pair.drafter.block_size
-    if spec.block_size is not None and not 2 <= spec.block_size <= own:
-        raise CastError(f"block_size must be between 2 and the drafter's own {own}, not {spec.block_size}")
+    drafted_positions(pair, spec)
     started, logged = time.monotonic(), 0
     for index, prompt in enumerate(prompts):
         if prompt.id in done:
@@ -81,22 +79,39 @@ def run(
         yield prompt.id, {"row": row} | {name: getattr(log, name) for name in ARRAYS}
 
 
+def drafted_positions(pair: Pair, spec: ScoreLogSpec) -> int:
+    """L, the positions that one draft scores.
+
+    Raises:
+        CastError: the pair's drafter scores no block in one pass, or not one of that size.
+    """
+    if isinstance(pair.drafter, DartDrafter) and spec.block_size is None:
+        return pair.drafter.positions
+    if not isinstance(pair.drafter, DFlashDrafter):
+        raise CastError("a score log needs a DFlash drafter, or a DART one without block_size; choose such a setting")
+    own = pair.drafter.block_size
+    if spec.block_size is not None and not 2 <= spec.block_size <= own:
+        raise CastError(f"block_size must be between 2 and the drafter's own {own}, not {spec.block_size}")
+    return (spec.block_size or own) - 1
+
+
 def log_prompt(pair: Pair, prompt: Prompt, spec: ScoreLogSpec) -> tuple[PromptLog, int]:
     """The log of one prompt, and the number of its tokens."""
-    size = spec.block_size or pair.drafter.block_size
-    input_ids = encode_for(pair, prompt, spec.max_new_tokens + size)
+    length = drafted_positions(pair, spec)
+    input_ids = encode_for(pair, prompt, spec.max_new_tokens + length)
     emitted = generate(pair, input_ids, "autoregressive", max_new_tokens=spec.max_new_tokens).tokens
     # A round may reach past the end of the output, which its R counts: the target's continuation tells how far.
     known = torch.cat((input_ids, emitted))
-    beyond = generate(pair, known, "autoregressive", max_new_tokens=size - 1, stop_token_ids=[]).tokens
-    output = torch.cat((emitted, beyond))
-    logits, features = _teacher_forced(pair, torch.cat((input_ids, output)).to(pair.device))
+    beyond = generate(pair, known, "autoregressive", max_new_tokens=length, stop_token_ids=[]).tokens
+    sequence = torch.cat((known, beyond)).to(pair.device)
+    logits, features = _teacher_forced(pair, sequence)
     best, wanted = logits[len(input_ids) - 1 : -1].float().topk(2, dim=-1)
-    tokens, log_probs = _marginals(pair, features, output, len(input_ids), len(emitted) - 1, spec, size)
+    roots = torch.arange(len(input_ids), len(known) - 1, device=pair.device)
+    tokens, log_probs = _marginals(pair, features, sequence, roots, spec, length)
     log = PromptLog(
         prompt_id=prompt.id,
         new_tokens=len(emitted),
-        output=output.numpy().astype(np.int32),
+        output=sequence[len(input_ids) :].cpu().numpy().astype(np.int32),
         target_tokens=wanted[:, 0].cpu().numpy().astype(np.int32),
         target_gaps=(best[:, 0] - best[:, 1]).cpu().numpy(),
         tokens=tokens,
@@ -108,32 +123,33 @@ def log_prompt(pair: Pair, prompt: Prompt, spec: ScoreLogSpec) -> tuple[PromptLo
 def _teacher_forced(pair: Pair, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Logits [T, V] and drafter features [T, taps * H] of a known sequence, in one pass."""
     positions = torch.arange(len(tokens), device=tokens.device)
-    taps = pair.drafter.target_layer_ids
+    dart = isinstance(pair.drafter, DartDrafter)
+    taps = pair.drafter.tapped_layers(pair.target.layers) if dart else pair.drafter.target_layer_ids
     output = pair.target.forward(tokens, positions, pair.target.new_cache(len(tokens)), causal=True, taps=taps)
     return output.logits, torch.cat(output.taps, dim=-1)
 
 
 def _marginals(
-    pair: Pair, features: Tensor, output: Tensor, prompt_tokens: int, roots: int, spec: ScoreLogSpec, size: int
+    pair: Pair, features: Tensor, sequence: Tensor, roots: Tensor, spec: ScoreLogSpec, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens int32 and log-probabilities float32 [roots, B - 1, K] of the K = ``spec.top`` best at every root."""
-    kept = min(spec.top, pair.target.vocab_size)
-    tokens = np.empty((roots, size - 1, kept), np.int32)
-    log_probs = np.empty((roots, size - 1, kept), np.float32)
-    drafts = drafts_at_roots(
-        pair.drafter,
-        pair.target,
-        features,
-        output[:roots].to(pair.device),
-        torch.arange(prompt_tokens, prompt_tokens + roots, device=pair.device),
-        block_size=size,
-        roots_at_once=spec.roots_at_once,
-    )
+    """Tokens int32 and log-probabilities float32 [R, L, K] of the K = ``spec.top`` best at every root."""
+    drafter = pair.drafter
+    if isinstance(drafter, DartDrafter):
+        kept = min(spec.top, drafter.config.draft_vocab_size)
+        drafts = dart_drafts_at_roots(drafter, pair.target, features, sequence, roots)
+    else:
+        kept = min(spec.top, pair.target.vocab_size)
+        options = {"block_size": length + 1, "roots_at_once": spec.roots_at_once}
+        drafts = drafts_at_roots(drafter, pair.target, features, sequence[roots], roots, **options)
+    shape = (len(roots), length, kept)
+    tokens, log_probs = np.empty(shape, np.int32), np.empty(shape, np.float32)
     start = 0
-    for logits in drafts if roots else ():
+    for logits in drafts if len(roots) else ():
         end = start + len(logits)
         values, chosen = top_log_probs(logits.flatten(0, 1), kept)
-        tokens[start:end] = chosen.numpy().reshape(end - start, size - 1, kept)
-        log_probs[start:end] = values.numpy().reshape(end - start, size - 1, kept)
+        if isinstance(drafter, DartDrafter):
+            chosen = drafter.to_target(chosen.to(pair.device)).cpu()
+        tokens[start:end] = chosen.numpy().reshape(-1, length, kept)
+        log_probs[start:end] = values.numpy().reshape(-1, length, kept)
         start = end
     return tokens, log_probs

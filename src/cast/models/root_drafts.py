@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from cast.models.dart import DartDrafter
 from cast.models.dflash import DFlashDrafter
 from cast.models.layers import attend
 from cast.models.target import Target
@@ -68,6 +69,27 @@ def drafts_at_roots(
             hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
         drafted = drafter.norm(hidden.unflatten(0, (-1, size))[:, 1:])
         yield target.logits(drafted.flatten(0, 1)).unflatten(0, (-1, size - 1))
+
+
+@torch.inference_mode()
+def dart_drafts_at_roots(
+    drafter: DartDrafter, target: Target, features: Tensor, tokens: Tensor, root_positions: Tensor
+) -> Iterator[Tensor]:
+    """What `DartDrafter.draft` gives at each root, one pass a root: its cache grows with the sequence.
+
+    Args:
+        features: [S, taps * H], target features of positions 0 to S - 1.
+        tokens: int64, the whole sequence; the token of each root and those before it are read.
+        root_positions: int64 [R], ascending, from 1 to S.
+
+    Yields:
+        Logits [1, L, Vd] of the next root, over the draft vocabulary.
+    """
+    cache = drafter.new_cache(len(features) + drafter.positions)
+    known = 0
+    for root in root_positions.tolist():
+        yield drafter.draft(target, features[known:root], tokens[known + 1 : root + 1], cache)[None]
+        known = root
 
 
 def _visibility(roots: Tensor, size: int, last: int, dtype: torch.dtype) -> Tensor:

@@ -63,10 +63,12 @@ def generate(
     """Generate with one of the methods. In fp32 all of them emit the same greedy tokens.
 
     Args:
-        pair: a loaded target, with a drafter unless `method` is "autoregressive".
+        pair: a loaded target, with a drafter where the method needs one.
         input_ids: int [T] or [1, T], the prompt.
-        method: "autoregressive", "dflash" (top-1 chain) or "cast" (best-first tree).
-        budget: nodes N of a tree; the method's own default (63 for cast) when None.
+        method: "autoregressive"; "dflash" (top-1 chain) or "cast" (best-first tree) with a DFlash head; "eagle3",
+            "dart" with such a head; "ngram" (prompt lookup) with none; or one of your own (docs/own-drafter.md).
+        budget: nodes N of a tree, or of the looked-up chain; the method's own default (63 for cast, 59 for eagle3,
+            60 for dart, 10 for ngram) when None.
         max_new_tokens: at least 1.
         temperature: 0 decodes greedily; above 0 samples, and the output keeps the target's law.
         seed: of the sampler.
@@ -82,7 +84,7 @@ def generate(
         traced: record time by stage in `run.trace_ms`; the run is slower for it.
         engine: "eager", the paper's kind of loop, or "graph", captured CUDA graphs (`cast.models.graph`); a pair
             from `with_engine` keeps its own.
-        options: of that method alone, as its proposer takes them (`cast.decode.proposers`).
+        options: of that method alone: `draft_steps` (eagle3), `trie` (dart), `max_ngram` (ngram).
 
     Raises:
         CastError: an argument out of range, an empty prompt, a sequence longer than the model allows, or

@@ -30,7 +30,8 @@ def checkpoint_files(*sources: str) -> list[str]:
 
 def checkpoint_digests(config: DictConfig) -> dict[str, str]:
     """Path -> SHA-256 of every checkpoint file on disk that a job reads."""
-    baselines = (head.source for heads in config.baselines.values() for head in heads.values())
+    methods = config.get("methods") or ()
+    baselines = (head.source for method in methods for head in config.baselines.get(method, {}).values())
     sources = config.target.source, config.drafter.source, *baselines
     return {path: file_digest(path) for path in checkpoint_files(*sources)}
 

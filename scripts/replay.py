@@ -18,7 +18,7 @@ from cast.experiments.files import sha256_file
 from cast.experiments.provenance import Provenance
 from cast.experiments.records import REPLAY
 from cast.experiments.replay_log import arrays_path, read_log
-from jobs import measuring, tracking
+from jobs import measuring, pairs, tracking
 from jobs.composition import config_digest, plain
 from jobs.entry import run
 from jobs.schema import Replay
@@ -36,8 +36,9 @@ def replay(config: DictConfig) -> None:
     output = measuring.output_path(config, "replay")
     source = config.inputs.score_log
     log_rows, logs = read_log(source)
-    for what in ("setting", "drafter", "domain"):
-        measuring.check_source("score_log", source, log_rows[what], config[what].name, what)
+    wanted = {"setting": config.setting.name, "drafter": pairs.one_pass_head(config).name, "domain": config.domain.name}
+    for what, name in wanted.items():
+        measuring.check_source("score_log", source, log_rows[what], name, what)
     provenance = Provenance(plain(config), config_digest(config), "cpu", config.device.threads, config.seed)
     session = secrets.token_hex(4)
     identity = {name: log_rows[name].iloc[0] for name in IDENTITY}

@@ -18,6 +18,8 @@ from jobs.schema import ScoreLog
 def score_log(config: DictConfig) -> None:
     measuring.require(config, ScoreLog, "score_log")
     measuring.require_domain(config)
+    measuring.check_values(config)
+    head = pairs.one_pass_head(config)
     prompts = load_prompts(config.domain, limit=config.prompt_limit, data_root=config.data.root)
     output = measuring.output_path(config, "score_log")
     with measuring.measurement(config, output) as job:
@@ -26,6 +28,8 @@ def score_log(config: DictConfig) -> None:
             from cast.experiments import score_log as protocol
 
             pair = pairs.load(config, job.kind)
+            if head is not config.drafter:
+                pair = pairs.load_baselines(config, job.kind, pair)[config.methods[0].value][head.name]
             spec = measuring.spec_from(config, protocol.ScoreLogSpec, time_limit_s=job.time_left_s)
             job.collect(protocol.run(pair, prompts, spec, done=job.partial.done), total=len(prompts))
 
@@ -39,7 +43,7 @@ def score_log(config: DictConfig) -> None:
             write_arrays(output, [unit.content for unit in units])
             identity = {**job.identity, "status": "measured", "reason": ""}
             rows = [{**identity, **unit.content["row"], "session": unit.session} for unit in units]
-        frame = measuring.framed(rows, SCORE_LOG)
+        frame = measuring.framed(rows, SCORE_LOG).assign(drafter=head.name)
         measuring.write(output, frame, SCORE_LOG, job.provenance(len(frame)))
         job.partial.discard()
     totals = {name: int(frame[name].fillna(0).sum()) for name in ("roots", "departures")}

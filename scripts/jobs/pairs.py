@@ -88,6 +88,17 @@ def baseline_heads(config: DictConfig) -> dict[str, list[DictConfig]]:
     }
 
 
+def one_pass_head(config: DictConfig) -> DictConfig:
+    """The head whose marginals a score log holds: the setting's drafter for dflash, its first other one for dart.
+
+    Raises:
+        CastError: the job names several methods, or one that drafts in more than one pass.
+    """
+    if list(config.methods) not in (["dflash"], ["dart"]):
+        raise CastError(f"methods is {list(config.methods)}; a score log is of one method, [dflash] or [dart]")
+    return config.drafter if config.methods[0] == "dflash" else baseline_heads(config)["dart"][0]
+
+
 def load_hybrid(config: DictConfig, kind: str) -> HybridTarget:
     """Load a target that is probed only, on ``cpu`` or ``cuda``; raises as `load` does."""
     with _on_the_settings_gpu(config, kind):

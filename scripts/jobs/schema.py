@@ -70,12 +70,14 @@ class Slope(StrEnum):
 
 @dataclass
 class Device:
-    """Where a setting runs. ``gpu_name`` is a part of the name the driver must report; null accepts any."""
+    """Where a setting runs. ``gpu_name`` is a part of the name the driver must report; null accepts any.
+    ``exclusive``: nothing runs beside a job; false only where timings mean nothing."""
 
     name: str = MISSING
     kind: DeviceKind = MISSING
     threads: int = MISSING
     gpu_name: str | None = None
+    exclusive: bool = True
 
 
 @dataclass
@@ -295,6 +297,7 @@ class TotalVariation(Job):
 
 @dataclass
 class ScoreLog(Job):
+    methods: list[Method] = MISSING  # one: dflash, the setting's drafter, or dart, its other head
     prompt_limit: int = MISSING
     max_new_tokens: int = MISSING
     top: int = MISSING
@@ -312,6 +315,7 @@ class ReplayInputs:
 
 @dataclass
 class Replay(Job):
+    methods: list[Method] = MISSING  # that of the score log
     largest_budget: int = MISSING
     top_k: int = MISSING
     shape_budget: int = MISSING
@@ -484,6 +488,8 @@ JOB_SCHEMAS: dict[str, type[Job]] = {
     "total_variation": TotalVariation,
     "score_log": ScoreLog,
     "replay": Replay,
+    "dart_score_log": ScoreLog,
+    "dart_replay": Replay,
     "width_tax": WidthTax,
     "serving_goodput": Serving,
     "continuous_batching": Serving,

@@ -89,3 +89,36 @@ def test_a_replay_without_its_log_or_of_another_domain_is_refused(tiny_job, logg
         replay(tiny_job("replay", f"inputs.score_log={logged}", domain="chat"))
     with pytest.raises(CastError, match="batch_size must be 2 or more"):
         replay(tiny_job("replay", f"inputs.score_log={logged}", "batch_size=1"))
+
+
+@pytest.fixture
+def dart_job(tmp_path, monkeypatch):
+    """A job on the tiny target that has a head of every kind."""
+    from jobs import composition, schema
+
+    schema.register()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return lambda experiment, *overrides, out: composition.compose_job(
+        experiment, "tiny_drafters", "tiny", [*overrides, f"out={tmp_path / out}"]
+    )
+
+
+def test_a_dart_head_is_logged_and_replayed_under_its_own_name(dart_job):
+    log = dart_job("dart_score_log", "prompt_limit=2", "max_new_tokens=12", out="log.parquet")
+    score_log(log)
+    assert set(read_records(log.out, SCORE_LOG)["drafter"]) == {"tiny_dart"}
+    config = dart_job(
+        "dart_replay", "resamples=20", "batches=5", "batch_size=2", f"inputs.score_log={log.out}", out="replay.parquet"
+    )
+    replay(config)
+    frame = read_records(config.out, REPLAY)
+    assert set(frame["drafter"]) == {"tiny_dart"}
+    assert set(frame["experiment"]) == {"dart_replay"}
+    every = frame[(frame["analysis"] == "budget_sweep") & (frame["roots"] == "every") & (frame["budget"] == 8)]
+    assert set(every["n"]) == {22}
+
+
+def test_a_score_log_is_of_one_method_that_drafts_in_one_pass(dart_job):
+    for methods in ("[dflash,dart]", "[eagle3]"):
+        with pytest.raises(CastError, match="a score log is of one method"):
+            score_log(dart_job("score_log", f"methods={methods}", out="log.parquet"))

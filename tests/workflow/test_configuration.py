@@ -279,7 +279,7 @@ def test_an_experiment_without_its_file_is_named(tmp_path):
 
 def test_every_experiment_names_a_script_and_reads_jobs_of_its_study():
     for experiment in composition.options("experiment"):
-        content = OmegaConf.load(CONF / "experiment" / f"{experiment}.yaml").experiment
+        content = composition.compose_job(experiment, "tiny_qwen3", "tiny").experiment
         assert content.name == experiment
         assert (ROOT / "scripts" / f"{content.script}.py").is_file()
     for study in composition.options("study"):

@@ -189,6 +189,15 @@ def test_a_wrong_command_line_is_one_line(smoke, arguments, message):
     assert "Traceback" not in finished.stdout + finished.stderr
 
 
+def test_a_site_says_what_a_cluster_calls_a_device(fresh_tree):
+    tree = fresh_tree()
+    names = "{partition: gpu, account: mine, constraint: hbm3, gpu_model: h100, exclusive: true}"
+    (tree.root / "conf/site/lab.yaml").write_text(f"name: lab\ndevices:\n  cpu_1thread: {names}\n")
+    finished = tree.snakemake("-n", "--quiet", "host", *STUDY, 'overrides=["site=lab"]')
+    asked = "slurm_partition=gpu, slurm_account=mine, constraint=hbm3, slurm_extra=--exclusive"
+    assert finished.stdout.count(asked) >= 5, finished.stderr  # no GPU model where no GPU is asked for
+
+
 def test_checks_that_fail_start_nothing(fresh_tree):
     tree = fresh_tree()
     finished = tree.snakemake(*STUDY, 'overrides=["device.threads=999"]')

@@ -16,7 +16,7 @@ from cast.experiments.device import resolve_kind
 from jobs import composition
 from jobs.composition import ConfigurationError
 from jobs.inputs import checkpoint_digests as digests_of_checkpoints
-from jobs.inputs import checkpoint_files, prompt_digest
+from jobs.inputs import prompt_digest
 from jobs.study import expand
 from workflow.lib import estimate, options
 
@@ -122,8 +122,7 @@ def arguments(job):
 
 def weights(job):
     """The checkpoints kept on disk that it loads."""
-    composed = COMPOSED[job]
-    return checkpoint_files(composed.target.source, composed.drafter.source) if composed.experiment.loads_models else []
+    return list(digests_of_checkpoints(COMPOSED[job])) if COMPOSED[job].experiment.loads_models else []
 
 
 def contents(job):
@@ -143,10 +142,43 @@ def threads_of(job):
     return COMPOSED[job].device.threads
 
 
+def devices_of(job):
+    """Nothing runs beside a timed job, not even what is computed from records."""
+    return int(COMPOSED[job].device.exclusive)
+
+
 def gpus_of(job):
     """GPUs to ask a cluster for."""
     composed = COMPOSED[job]
     return int(composed.experiment.loads_models and resolve_kind(composed.device.kind.value) == "cuda")
+
+
+def minutes_of(job):
+    """A time limit for a cluster: three times the estimate, and half an hour at least."""
+    return max(30, round(estimate.seconds(job) / 20))
+
+
+def site_resource(key):
+    """What the site calls the job's device, for the cluster's executor; unset on a single machine."""
+
+    def resolve(job):
+        composed = COMPOSED[job]
+        if key == "gpu_model" and not gpus_of(job):
+            return None
+        names = composed.site.devices.get(composed.device.name) or {}
+        return "--exclusive" if key == "exclusive" and names.get(key) else names.get(key) or None
+
+    return resolve
+
+
+# Resource of the Slurm executor -> key of conf/site.
+SITE_RESOURCES = {
+    "slurm_partition": "partition",
+    "slurm_account": "account",
+    "constraint": "constraint",
+    "gpu_model": "gpu_model",
+    "slurm_extra": "exclusive",
+}
 
 
 SWEPT = MATRIX.of("width_sweep")

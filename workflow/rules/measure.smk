@@ -23,10 +23,11 @@ for experiment in MATRIX.experiments:
             contents=of_job(experiment, contents),
             arguments=of_job(experiment, arguments),
         threads: of_job(experiment, threads_of)
-        # Nothing runs beside a timed job, not even what is computed from records.
         resources:
-            device=1,
+            device=of_job(experiment, devices_of),
             gpu=of_job(experiment, gpus_of),
+            runtime=of_job(experiment, minutes_of),
+            **{resource: of_job(experiment, site_resource(key)) for resource, key in SITE_RESOURCES.items()},
         log:
             f"{RESULTS}/logs/{place(experiment)}.log",
         benchmark:

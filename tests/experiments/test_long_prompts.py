@@ -42,5 +42,5 @@ def test_the_manual_gives_long_texts_that_differ_and_stay_the_same(longdoc):
     before, after = longdoc["template"].split("{text}")
     for prompt in prompts[:3]:
         ids = encode(ByteTokenizer(), prompt)
-        expected = before + prompt.cut.text[: longdoc["cut_tokens"]] + after
-        assert bytes(ids.tolist()).decode() == expected.replace("\ufffd", "")
+        kept = prompt.cut.text.encode()[: longdoc["cut_tokens"]].decode(errors="ignore")
+        assert bytes(ids.tolist()).decode() == before + kept + after

@@ -4,6 +4,7 @@ import time
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import cast
 from cast import CastError
@@ -11,7 +12,6 @@ from cast.models.loading import load_drafter
 from cast.models.random_models import FAMILIES, HEADS, ByteTokenizer, random_config, random_model, random_pair
 
 DECODABLE = ("qwen3", "llama", "qwen3_moe")
-HYBRID = tuple(family for family in FAMILIES if family not in DECODABLE)
 
 
 @pytest.mark.parametrize("family", DECODABLE)
@@ -94,3 +94,14 @@ def test_text_is_bytes():
     assert tokenizer("aé")["input_ids"] == [97, 0xC3, 0xA9]
     assert tokenizer.decode([97, 0xC3, 0xA9, 287]) == "aé"
     assert len(tokenizer) <= random_config("qwen3").vocab_size
+
+
+def test_a_checkpoint_with_one_tensor_for_each_expert_loads(tmp_path):
+    """The layout of the public Qwen3-MoE checkpoints."""
+    model = random_model(random_config("qwen3_moe"))
+    model.save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    assert "model.layers.0.mlp.experts.7.gate_proj.weight" in stored
+    loaded, tokens = cast.load_pair(tmp_path, device="cpu").target, torch.arange(30)
+    ours = loaded.forward(tokens, tokens, loaded.new_cache(30), causal=True).logits
+    torch.testing.assert_close(ours, model(tokens[None]).logits[0], atol=1e-4, rtol=1e-4)

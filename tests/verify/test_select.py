@@ -190,3 +190,13 @@ def test_every_tree_consumes_the_draws_of_plain_sampling(tree_of):
         assert sample(lambda token: small, seed, 40) == plain
         assert sample(lambda token: wide, seed, 40) == plain
         assert sample(lambda token: small if token % 2 else wide, seed, 40) == plain
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("sampler", [SampledSelector, RecursiveSelector])
+def test_a_seed_means_the_same_draws_on_a_gpu(tree_of, sampler):
+    logits = torch.randn(5, 5, generator=torch.Generator().manual_seed(4)).double()
+    here, there = sampler(0.7, 5), sampler(0.7, 5)
+    for _ in range(300):
+        assert here.walk(tree_of(*NODES), logits, never) == there.walk(tree_of(*NODES), logits.cuda(), never)

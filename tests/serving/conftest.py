@@ -20,8 +20,14 @@ def pair(golden_pair):
 
 
 @pytest.fixture(scope="session")
-def prompts(golden):
-    return json.loads((golden / PAIR / "prompts.json").read_text())
+def prompts_of(golden):
+    """Name of a golden pair to its prompts, lists of token ids."""
+    return lambda name: json.loads((golden / name / "prompts.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def prompts(prompts_of):
+    return prompts_of(PAIR)
 
 
 @pytest.fixture(scope="session")

@@ -23,16 +23,26 @@ VERIFIERS = [RaggedVerifier(), DenseVerifier(), BucketedVerifier(2), BucketedVer
 SIZES = np.array([6, 0, 19])
 
 
+@pytest.fixture(scope="module", params=["dflash_tiny_qwen3", "dflash_tiny_llama"])
+def name(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def exact(pair):
-    return pair.to(torch.float64)
+def exact(golden_pair, name):
+    return golden_pair(name).to(torch.float64)
+
+
+@pytest.fixture(scope="module")
+def own_prompts(prompts_of, name):
+    return prompts_of(name)
 
 
 @pytest.fixture
-def batch(exact, prompts):
+def batch(exact, own_prompts):
     """Three requests of different lengths, after two rounds."""
     batch = Batch(exact, Uniform(5), RaggedVerifier(), slots=4, slot_tokens=120)
-    for prompt in prompts[:3]:
+    for prompt in own_prompts[:3]:
         batch.admit(Request(prompt, max_new_tokens=64, stop_token_ids=()))
     for _ in range(2):
         batch.round()
@@ -50,9 +60,9 @@ def rebuilt(exact, active):
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda v: v.name)
-def test_the_caches_are_those_built_from_scratch(exact, prompts, verifier):
+def test_the_caches_are_those_built_from_scratch(exact, own_prompts, verifier):
     batch = Batch(exact, BestFirst(6), verifier, slots=4, slot_tokens=130)
-    for prompt in prompts[:4]:
+    for prompt in own_prompts[:4]:
         batch.admit(Request(prompt, max_new_tokens=64, stop_token_ids=()))
     for _ in range(3):
         batch.round()

@@ -167,13 +167,13 @@ def test_the_law_is_kept_under_load(pair, prompts, sampler):
 def test_memory_stays_flat_over_two_thousand_requests(pair, prompts):
     psutil = pytest.importorskip("psutil")
     process, seen = psutil.Process(), []
-    requests = [Request(prompts[index % 4][:6], max_new_tokens=3, stop_token_ids=()) for index in range(2000)]
+    requests = [Request(prompts[index % 4][:6], max_new_tokens=2, stop_token_ids=()) for index in range(2000)]
     finished = 0
 
     def listen(index, tokens):
         nonlocal finished
         finished += 1
-        if index % 400 == 399:
+        if finished % 800 == 0:
             gc.collect()
             seen.append(process.memory_info().rss / 2**20)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from cast.decode.generate import check_prompt, make_selector
 from cast.decode.timer import Trace, garbage_collection_off, now_ms
 from cast.errors import CastError
-from cast.models import DFlashDrafter, Pair
+from cast.models import DFlashDrafter, Pair, Target
 from cast.serving.allocators import Allocator
 from cast.serving.forest import Forest
 from cast.serving.passes import Verified, Verifier, draft
@@ -283,8 +283,10 @@ def check_drafter(pair: Pair) -> DFlashDrafter:
     """The pair's drafter.
 
     Raises:
-        CastError: it has none that drafts by blocks from the target's features.
+        CastError: it has none that drafts by blocks from the target's features, or its target is not run eagerly.
     """
+    if not isinstance(pair.target, Target):
+        raise CastError("serving runs the target eagerly; load the pair with engine eager")
     if not isinstance(pair.drafter, DFlashDrafter):
         raise CastError("serving needs a DFlash drafter: load_pair(target, drafter) or pair.with_drafter(drafter)")
     return pair.drafter

@@ -41,8 +41,8 @@ class TreeAttention(RaggedAttention):
         self._group, self._kv_heads, self._head_dim = heads // kv_heads, kv_heads, head_dim
         rows = np.diff(layout.starts) * self._group
         # Four-byte operands fill the shared memory of a smaller GPU at 64 rows, or when blocks are loaded ahead.
-        self._block_rows = 64 if rows.max() > 16 and dtype.itemsize < 4 else 16
-        self._stages = 2 if dtype.itemsize < 4 else 1
+        # The dtype alone decides, so that no round compiles a variant of its own.
+        self._block_rows, self._stages = (64, 2) if dtype.itemsize < 4 else (16, 1)
         blocks = -(-rows // self._block_rows)
         request = np.repeat(np.arange(layout.requests), blocks)
         first = (np.arange(blocks.sum()) - np.repeat(np.cumsum(blocks) - blocks, blocks)) * self._block_rows
@@ -103,7 +103,7 @@ def _attend_block(query, key, value, seen, best, total, out, scale):
     return new_best, total, out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["words_per_row"])
 def _tree_attention(
     queries,  # [T, KV_HEADS * GROUP, HEAD_DIM], contiguous, as is the output
     keys,  # [slots, KV_HEADS, capacity, HEAD_DIM], values with the same strides

@@ -1,53 +1,85 @@
-"""Time our autoregressive loop against `generate` of transformers, paired: a slow baseline would void every speedup.
+"""Benchmarks of the decoder: prints one JSON object.
 
-    python scripts/bench.py setting=smollm2_bf16 domain=chat prompt_limit=4 max_new_tokens=64
+    python scripts/bench.py                              # all of them, under 8 minutes on two cores
+    python scripts/bench.py --only tree_building,memory
+    python scripts/bench.py --dtype float32 --threads 1
 
-Prints one JSON object on standard output. It takes a width sweep's configuration and measures its first
-prompts with plain decoding only.
+Nothing else should run on the machine. It needs torch and transformers, not the study's packages. Each figure comes as
+median, quartiles and number of repeats, with the project's goal for it where there is one.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
+import platform
 import sys
-from typing import Any
-
-from omegaconf import DictConfig
-
-from cast.experiments import device
-from cast.experiments.prompts import load_prompts
-from jobs import measuring, pairs
-from jobs.entry import run
-from jobs.schema import WidthSweep
 
 
-def bench(config: DictConfig) -> None:
-    measuring.require(config, WidthSweep, "bench")
-    measuring.require_domain(config)
-    prompts = load_prompts(config.domain, limit=config.prompt_limit, data_root=config.data.root)
-    kind = device.resolve_kind(config.device.kind.value)
-    device.check_threads(config.device.threads)
-    with device.exclusive(kind):
-        pairs.set_threads(config.device.threads)
-        from cast.experiments import baseline
+def main() -> None:
+    arguments = _parser().parse_args()
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # before torch is imported
+        os.environ[name] = str(arguments.threads)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-        pair = pairs.load(config, kind)
-        stock = baseline.stock_model(pair)
-        rows: list[dict[str, Any]] = []
-        for row in baseline.run(pair, stock, prompts, max_new_tokens=config.max_new_tokens):
-            rows.append(row)
-            print(f"{row['prompt_id']}: ours / transformers = {row['ratio']:.3f}", file=sys.stderr, flush=True)
-    summary = {
-        "setting": config.setting.name,
-        "device": device.describe(kind, config.device.threads)["name"],
-        "threads": config.device.threads,
-        "max_new_tokens": config.max_new_tokens,
-        "prompts": len(rows),
-        "autoregressive_over_transformers_generate": baseline.geometric_mean([row["ratio"] for row in rows]),
-        "rows": rows,
+    import torch
+    import transformers
+
+    from cast.errors import CastError
+    from jobs import speed
+
+    torch.set_num_threads(arguments.threads)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    names = arguments.only.split(",") if arguments.only else list(speed.BENCHES)
+    unknown = [name for name in names if name not in speed.BENCHES]
+    if unknown:
+        sys.exit(f"error: unknown benchmark {unknown[0]!r}; benchmarks: {', '.join(speed.BENCHES)}")
+    try:
+        subject = speed.load(arguments.model, arguments.device, arguments.dtype)
+        results = speed.run(subject, names, lambda line: print(line, file=sys.stderr, flush=True))
+    except CastError as error:
+        sys.exit(f"error: {error}")
+    on_gpu = subject.device.type == "cuda"
+    about = {
+        "model": subject.pair.name if arguments.model != "embedded" else "embedded",
+        "device": torch.cuda.get_device_name(subject.device) if on_gpu else _cpu_name(),
+        "threads": arguments.threads,
+        "dtype": str(subject.pair.dtype).removeprefix("torch."),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
     }
-    print(json.dumps(summary, indent=2))
+    print(json.dumps(about | results, indent=2))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--only",
+        help="comma-separated, of: autoregressive, verification, explicit_mask, tree_building, loop_overhead, memory, "
+        "probe",
+    )
+    parser.add_argument(
+        "--model", default="auto", help="embedded, or random weights in the shape smollm2_135m, qwen3_4b or qwen3_8b"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--dtype", default="auto", help="auto, bfloat16 or float32")
+    parser.add_argument("--threads", type=int, default=_usable_cores(), help="CPU threads (default: all cores)")
+    return parser
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":
-    run(bench, experiment="width_sweep")
+    main()

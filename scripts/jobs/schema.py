@@ -222,6 +222,7 @@ class WidthSweep(Job):
     sampler: Sampler = Sampler.walk
     seeds: list[int] | None = None  # null: `seed` alone
     method_options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    neighbour: bool = False  # a process that streams memory on the same device
     time_limit_s: float | None = None
 
 
@@ -484,6 +485,7 @@ JOB_SCHEMAS: dict[str, type[Job]] = {
     "repeated_panel": WidthSweep,
     "drafter_comparison": WidthSweep,
     "drafter_comparison_sampled": WidthSweep,
+    "shared_device": WidthSweep,
     "greedy_equivalence": GreedyEquivalence,
     "total_variation": TotalVariation,
     "score_log": ScoreLog,

@@ -1,5 +1,6 @@
 """Packed linear weights, rotary tables and masks."""
 
+import copy
 import os
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from cast.models.layers import RotaryTable, additive_mask, attend, dense, linear, pack, rotate
+from cast.models.layers import PackedLinear, RotaryTable, additive_mask, attend, dense, linear, pack, rotate
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
@@ -27,6 +28,45 @@ def test_a_packed_linear_map_is_the_linear_map(dtype, rows, with_bias):
 def test_packing_is_undone_bit_for_bit(dtype):
     weight = torch.randn(37, 21, generator=torch.Generator().manual_seed(1)).to(dtype)
     assert torch.equal(dense(pack(weight)), weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_frozen_linear_follows_every_change_of_its_weight(dtype):
+    layer = PackedLinear(33, 20).to(dtype).requires_grad_(False)
+    x = torch.randn(3, 33, generator=torch.Generator().manual_seed(2)).to(dtype)
+
+    def agrees():
+        torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), atol=0.05, rtol=0.02)
+        return True
+
+    assert agrees()
+    layer.weight.mul_(-2)
+    assert agrees()
+    layer.load_state_dict(
+        {"weight": torch.ones(20, 33, dtype=dtype), "bias": torch.zeros(20, dtype=dtype)}, assign=True
+    )
+    layer.requires_grad_(False)
+    assert agrees()
+    layer.to(torch.float64)
+    torch.testing.assert_close(layer(x.double()), F.linear(x.double(), layer.weight, layer.bias))
+
+
+def test_a_frozen_linear_packs_once_is_copied_without_and_trains_as_any_other():
+    layer = PackedLinear(33, 20).requires_grad_(False)
+    x = torch.randn(3, 33, generator=torch.Generator().manual_seed(3))
+    layer(x)
+    packed = layer._packed
+    layer(x)
+    assert layer._packed is packed
+    assert set(layer.state_dict()) == {"weight", "bias"}
+    copied = copy.deepcopy(layer)
+    torch.testing.assert_close(copied(x), layer(x))
+    copied.requires_grad_(True)
+    copied(x).sum().backward()
+    torch.testing.assert_close(copied.weight.grad, x.sum(0).expand(20, -1))
+    through = x.clone().requires_grad_(True)  # a frozen layer passes gradients on
+    layer(through).sum().backward()
+    torch.testing.assert_close(through.grad, layer.weight.sum(0).expand(3, -1))
 
 
 @pytest.mark.slow
@@ -90,3 +130,19 @@ def test_the_causal_kernel_behind_a_prefix_equals_the_mask():
     visible = torch.ones(n, n, dtype=torch.bool).tril()
     mask = additive_mask(visible, length - n, torch.float32, torch.device("cpu")).repeat(group, 1)
     torch.testing.assert_close(attend(query, keys, values, causal=True), attend(query, keys, values, mask))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("n", "length"), [(16, 16), (16, 300), (5, 4096)])
+def test_the_causal_kernel_equals_the_mask_on_a_gpu(dtype, n, length):
+    kv_heads, group, width, device = 2, 4, 128, torch.device("cuda")
+    generator = torch.Generator().manual_seed(6)
+    query = torch.randn(n, kv_heads * group, width, generator=generator).to(device, dtype)
+    keys, values = torch.randn(2, kv_heads, length, width, generator=generator).to(device, dtype)
+    visible = torch.ones(n, n, dtype=torch.bool).tril()
+    mask = additive_mask(visible, length - n, dtype, device).repeat(group, 1)
+    tolerance = {torch.float32: 1e-4, torch.bfloat16: 2e-2}[dtype]
+    causal = attend(query, keys, values, causal=True)
+    torch.testing.assert_close(causal, attend(query, keys, values, mask), atol=tolerance, rtol=tolerance)

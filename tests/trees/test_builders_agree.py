@@ -83,14 +83,6 @@ def test_the_best_of_a_long_row_are_those_of_a_stable_sort(device, vocabulary, d
         assert torch.equal(scores, expected.values[:, :top_k].float())
 
 
-def test_log_probabilities_are_returned_in_place_of_the_scores_that_rank(device):
-    logits = torch.randn(3, 5000, generator=torch.Generator().manual_seed(4)).mul(4)
-    log_probs = logits.log_softmax(-1)
-    scores, tokens = top_candidates(logits.to(device), 5, log_probs.to(device))
-    assert torch.equal(tokens, logits.topk(5, dim=-1).indices)
-    assert torch.equal(scores, log_probs.gather(-1, tokens))
-
-
 @pytest.mark.parametrize("column", [0, 2500, 4999])
 def test_nan_anywhere_in_a_long_row_comes_first(device, column):
     logits = torch.randn(2, 5000, generator=torch.Generator().manual_seed(5))

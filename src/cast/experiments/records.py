@@ -20,7 +20,7 @@ from cast.errors import CastError
 from cast.experiments.files import atomic_write
 
 METHODS = ("autoregressive", "dflash", "cast", "eagle3", "dart", "ngram")
-ENGINES = ("eager",)
+ENGINES = ("eager", "graph")
 STATUSES = ("measured", "failed")
 SAMPLERS = ("greedy", "walk", "recursive")
 LEVELS = ("first", "deeper", "sequence")

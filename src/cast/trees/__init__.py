@@ -1,6 +1,12 @@
 """Candidate trees: what a round asks the target to verify."""
 
-from cast.trees.best_first import best_first_tree, best_first_tree_from_topk, ranked_candidates, top_candidates
+from cast.trees.best_first import (
+    best_first_tree,
+    best_first_tree_from_topk,
+    ranked_candidates,
+    to_host,
+    top_candidates,
+)
 from cast.trees.candidate import CandidateTree, ancestor_mask
 from cast.trees.chain import chain_tree
 from cast.trees.on_device import best_first_tree_on_device
@@ -13,5 +19,6 @@ __all__ = [
     "best_first_tree_on_device",
     "chain_tree",
     "ranked_candidates",
+    "to_host",
     "top_candidates",
 ]

@@ -44,14 +44,12 @@ def best_first_tree(log_probs: Tensor, budget: int, top_k: int = 8) -> Candidate
     return best_first_tree_from_topk(*top_candidates(log_probs, top_k), budget)
 
 
-def top_candidates(scores: Tensor, top_k: int, log_probs: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def top_candidates(scores: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     """The `top_k` largest scores of each row and their token ids, ties by token id, on the CPU.
 
     Args:
         scores: float [L, V], on any device; from another one the result comes over in a single copy.
         top_k: how many to keep; capped at V.
-        log_probs: float [L, V], what to return of the chosen tokens instead of their scores: their
-            log-probabilities where the scores are logits. A finer dtype ranks, so `scores` do it.
 
     Returns:
         (scores float32 [L, K], tokens int64 [L, K]), rows in descending order.
@@ -59,14 +57,18 @@ def top_candidates(scores: Tensor, top_k: int, log_probs: Tensor | None = None) 
     Raises:
         CastError: `top_k` below 1, or no position or token to choose from.
     """
-    values, tokens = ranked_candidates(scores, top_k, log_probs)
+    return to_host(*ranked_candidates(scores, top_k))
+
+
+def to_host(values: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Float32 values and int64 tokens of one shape on the CPU, in a single copy from elsewhere."""
     if values.device.type == "cpu":
         return values, tokens
     values, tokens = torch.stack((values.double(), tokens.double())).cpu()  # both are exact in fp64
     return values.float(), tokens.long()
 
 
-def ranked_candidates(scores: Tensor, top_k: int, log_probs: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def ranked_candidates(scores: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     """`top_candidates` where the scores are, without a copy to the host. NaN ranks first."""
     if top_k < 1:
         raise CastError(f"top_k must be at least 1, not {top_k}")
@@ -76,7 +78,7 @@ def ranked_candidates(scores: Tensor, top_k: int, log_probs: Tensor | None = Non
     groups = scores.shape[-1] // GROUP
     search = _ranked_by_groups if scores.device.type == "cpu" and groups > 4 * top_k else _ranked
     tokens = search(scores, top_k)
-    return (scores if log_probs is None else log_probs).gather(-1, tokens).float(), tokens
+    return scores.gather(-1, tokens).float(), tokens
 
 
 def descending_keys(scores: Tensor, columns: Tensor) -> Tensor:

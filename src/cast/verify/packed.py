@@ -32,16 +32,26 @@ def verify(
     if tree is None or len(tree) == 0:
         position = torch.tensor([prefix], device=target.device)
         return target.forward(root, position, cache, taps=taps)
-    n = len(tree)
-    nodes = torch.stack((tree.tokens, tree.depth)).to(target.device, non_blocking=True)
+    token_ids, positions, mask = pack_tree(tree, root, prefix, target.dtype)
+    return target.forward(token_ids, positions, cache, mask=mask, causal=mask is None, taps=taps)
+
+
+def pack_tree(
+    tree: CandidateTree, root: Tensor, prefix: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Token ids [N + 1], positions [N + 1] and additive mask [N + 1, prefix + N + 1] of a tree, where the root is.
+
+    The mask is None where the causal kernel does its work: for a chain on a GPU.
+    """
+    device = root.device
+    nodes = torch.stack((tree.tokens, tree.depth)).to(device, non_blocking=True)
     token_ids = torch.cat((root, nodes[0]))
     positions = torch.nn.functional.pad(nodes[1], (1, 0)) + prefix
     if tree.visible is None and tree.is_chain:  # a look at a tree on the device would wait for it
-        if target.device.type == "cuda":
-            return target.forward(token_ids, positions, cache, causal=True, taps=taps)
+        if device.type == "cuda":
+            return token_ids, positions, None
         # CPUs have no causal kernel for a pack behind a prefix, but the mask needs no ancestor closure.
-        visible = torch.ones(n + 1, n + 1, dtype=torch.bool).tril()
+        visible = torch.ones(len(tree) + 1, len(tree) + 1, dtype=torch.bool).tril()
     else:
         visible = ancestor_mask(tree)
-    mask = additive_mask(visible, prefix, target.dtype, target.device)
-    return target.forward(token_ids, positions, cache, mask=mask, taps=taps)
+    return token_ids, positions, additive_mask(visible, prefix, dtype, device)

@@ -15,8 +15,10 @@ from cast.trees import (
     best_first_tree_on_device,
     chain_tree,
     ranked_candidates,
-    top_candidates,
+    to_host,
 )
+
+ROWS_AT_ONCE = 5
 
 
 class _BlockProposer(Proposer):
@@ -72,15 +74,19 @@ class CastTree(_BlockProposer):
     def propose(self, features, root, trace=None) -> CandidateTree:
         logits = self.marginals(features, root, trace)
         if self.stays_on_device:
-            return best_first_tree_on_device(*top_log_probs(logits, self.top_k, ranked_candidates), self.budget)
+            return best_first_tree_on_device(*top_log_probs(logits, self.top_k, on_host=False), self.budget)
         return best_first_tree_from_topk(*top_log_probs(logits, self.top_k), self.budget)
 
 
-def top_log_probs(logits: Tensor, top_k: int, search=top_candidates) -> tuple[Tensor, Tensor]:
+def top_log_probs(logits: Tensor, top_k: int, *, on_host: bool = True) -> tuple[Tensor, Tensor]:
     """Top-K log-probabilities of the full softmax (not renormalised over the K), fp32 [L, K], and token ids.
 
     Args:
-        search: `top_candidates`, whose result is on the CPU, or `ranked_candidates`, whose result stays.
+        on_host: return them on the CPU, from another device in one copy.
     """
-    logits = logits if logits.dtype == torch.float64 else logits.float()  # exact, and faster on CPUs
-    return search(logits, top_k, logits.log_softmax(dim=-1, dtype=torch.float32))
+    scores, tokens = ranked_candidates(logits, top_k)
+    # On a CPU a few rows at a time: what fits its cache, and less memory than a process gives back at every call.
+    rows = ROWS_AT_ONCE if logits.device.type == "cpu" else len(logits)
+    best = torch.cat([part.log_softmax(dim=-1, dtype=torch.float32).amax(dim=-1) for part in logits.split(rows)])
+    log_probs = scores - scores[:, :1] + best[:, None]
+    return to_host(log_probs, tokens) if on_host else (log_probs, tokens)

@@ -17,7 +17,7 @@ REPORT := $(RESULTS)/report.html
 SNAKEMAKE := $(BIN)/snakemake --cores $(CORES)
 CONFIG := --config study=$(STUDY) $(if $(SCALE),scale=$(SCALE)) $(if $(OVERRIDES),'overrides=$(OVERRIDES)')
 
-.PHONY: help setup plan reproduce report dry-run resume retry sync test lint format clean-study
+.PHONY: help setup plan reproduce report dry-run resume retry sync archive test lint format clean-study
 
 help:
 	@echo 'make setup        .venv with the exact versions of requirements.lock'
@@ -27,6 +27,7 @@ help:
 	@echo 'make resume       after a crash: refuse while a job is alive, else unlock and continue'
 	@echo 'make retry        delete the records with failed cells, then reproduce'
 	@echo 'make sync         upload the W&B runs that lie on disk'
+	@echo 'make archive      records, configuration and report as one file, for Zenodo'
 	@echo 'make clean-study  delete the results of the study'
 	@echo 'make test         setup, all tests'
 	@echo 'make lint         ruff'
@@ -77,6 +78,9 @@ retry: setup
 
 sync: setup
 	@runs=$$($(BIN)/python -m workflow.lib.sync $(RESULTS)) && $(BIN)/wandb sync --yes $$runs
+
+archive: setup
+	@$(BIN)/python scripts/archive.py study=$(STUDY) $(if $(SCALE),scale=$(SCALE))
 
 clean-study:
 	@test -n '$(STUDY)' && test -f 'conf/study/$(STUDY).yaml' || \

@@ -1,8 +1,10 @@
 """The measuring scripts on the tiny pair: records, provenance, checkpoints and failures that are expected."""
 
+import hashlib
 import json
 import struct
 import time
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -273,6 +275,33 @@ def test_a_tracker_that_fails_is_one_warning(tiny_job, monkeypatch, capsys):
         "warning: W&B (online): no place for it",
         "warning: W&B (offline): no place for it",
     ]
+
+
+def test_an_archive_holds_records_and_what_made_them_and_nothing_unfinished(tmp_path, monkeypatch):
+    from archive import archive
+
+    config = composition.compose_with_hydra("whole_study", ["study=smoke"])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CastError, match="holds no records"):
+        archive(config)
+    for name in ("conf/study/smoke.yaml", "results/smoke/width_sweep/a/b.parquet", "results/smoke/logs/x.log"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(name)
+    archive(config)
+    bundle = Path("outputs/archive/smoke.zip")
+    with zipfile.ZipFile(bundle) as content:
+        assert content.namelist() == [
+            "smoke/results/smoke/width_sweep/a/b.parquet",
+            "smoke/conf/study/smoke.yaml",
+            "smoke/SHA256SUMS",
+        ]
+        assert hashlib.sha256(b"conf/study/smoke.yaml").hexdigest() in content.read("smoke/SHA256SUMS").decode()
+    before = bundle.read_bytes()
+    archive(config)
+    assert bundle.read_bytes() == before
+    Path("results/smoke/width_sweep/a/c.parquet.partial").touch()
+    with pytest.raises(CastError, match="unfinished"):
+        archive(config)
 
 
 def test_another_machine_weights_or_prompts_do_not_continue(tiny_job, tmp_path, monkeypatch):

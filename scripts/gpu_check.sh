@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# What only a CUDA GPU can show, in under ten minutes and without a network: the tests marked gpu, the latency curve of
+# random weights in real shapes with both engines, and the benchmarks. Needs torch and transformers; pytest for the tests.
+#
+#     scripts/gpu_check.sh [folder for the JSON files]
+#
+# PYTHON names the interpreter (default python3). Without a GPU it says so and exits 0.
+set -u
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+out=${1:-$(mktemp -d)}
+mkdir -p "$out"
+export PYTHONPATH="src:scripts${PYTHONPATH:+:$PYTHONPATH}" HF_HUB_OFFLINE=1 CUDA_DEVICE_ORDER=PCI_BUS_ID
+
+if ! reason=$("$python" -c '
+import importlib.util, sys
+missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
+if missing:
+    sys.exit(print(f"{missing[0]} is not installed") or 1)
+import torch
+if not torch.cuda.is_available():
+    sys.exit(print("torch sees no CUDA device") or 1)
+' 2>&1); then
+  echo "gpu_check: skipped: ${reason##*$'\n'}"
+  exit 0
+fi
+
+failed=0
+
+# step NAME SECONDS COMMAND...: runs it under a time limit, its output in NAME.log
+step() {
+  local name=$1 limit=$2 started=$SECONDS code
+  shift 2
+  echo "gpu_check: $name (at most ${limit}s)"
+  timeout "$limit" "$@" >"$out/$name.json" 2>"$out/$name.log"
+  code=$?
+  echo "$code $((SECONDS - started))" >"$out/$name.status"
+  [ "$code" -eq 0 ] || { failed=1; tail -n 5 "$out/$name.log"; }
+}
+
+# step_tests: only files that hold gpu tests, and of these only those whose imports are there
+step_tests() {
+  if ! "$python" -c 'import pytest' 2>/dev/null; then
+    echo "gpu_check: tests skipped: pytest is not installed"
+    return
+  fi
+  local files
+  files=$(grep -rlE 'mark\.gpu' tests --include='test_*.py' --include=conftest.py | sed 's,/conftest.py,,')
+  if ! "$python" -c 'import hypothesis' 2>/dev/null; then
+    echo "gpu_check: hypothesis is not installed; the tests that draw with it are left out"
+    files=$(find $files -name 'test_*.py' -exec grep -L 'hypothesis' {} + | xargs grep -lE 'mark\.gpu|device')
+  fi
+  # The project's own options name plug-ins that may be missing here.
+  step tests 200 "$python" -m pytest -q -m gpu -o addopts= --import-mode=importlib -p no:cacheprovider $files
+  cat "$out/tests.json" >>"$out/tests.log"
+  tail -n 3 "$out/tests.json"
+}
+
+step_tests
+step probe_qwen3_4b 80 "$python" scripts/bench.py --device cuda --dtype bfloat16 --model qwen3_4b --only probe
+step probe_qwen3_8b 100 "$python" scripts/bench.py --device cuda --dtype bfloat16 --model qwen3_8b --only probe
+step bench 180 "$python" scripts/bench.py --device cuda --dtype bfloat16 \
+  --only autoregressive,verification,explicit_mask,tree_building,loop_overhead
+
+"$python" - "$out" <<'TABLE'
+import json
+import sys
+from pathlib import Path
+
+out = Path(sys.argv[1])
+print(f"\n{'step':16} {'figure':58} {'median':>10} {'q25':>10} {'q75':>10}  goal")
+
+
+def figures(value, path=""):
+    if not isinstance(value, dict):
+        return
+    if "median" in value:
+        yield path, value
+    for name, part in value.items():
+        yield from figures(part, f"{path} {name}".strip())
+
+
+for status in sorted(out.glob("*.status")):
+    code, seconds = status.read_text().split()
+    state = "done" if code == "0" else "out of time" if code == "124" else f"failed with {code}"
+    print(f"{status.stem:16} {state} in {seconds} s")
+    try:
+        record = json.loads(status.with_suffix(".json").read_text())
+    except ValueError:
+        continue
+    print(f"{'':16} {record['model']} {record['dtype']} on {record['device']}, torch {record['torch']}")
+    for name, value in figures(record):
+        goal = f"{value['goal']:g} {'met' if value['met'] else 'NOT met'}" if "goal" in value else ""
+        quartiles = [f"{value[key]:10.3f}" if key in value else " " * 10 for key in ("median", "q25", "q75")]
+        print(f"{'':16} {name:58} {' '.join(quartiles)}  {goal}")
+TABLE
+echo "gpu_check: logs and JSON in $out"
+exit $failed

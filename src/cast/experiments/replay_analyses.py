@@ -335,6 +335,8 @@ def shared_budgets(replayed: _Replayed) -> Iterator[Row]:
             # Accepted tokens alone, as the paper counts them, and with the token each request commits anyway.
             for quantity, roots in (("accepted_over_uniform", 0), ("committed_over_uniform", spec.batch_size)):
                 pair = np.stack((counts, accepted["uniform"])) + roots
+                if not pair[1].any():
+                    continue  # nothing was accepted: there is no ratio
 
                 def gain(strata):
                     return ratio_of_means(strata)[0]

@@ -29,6 +29,7 @@ TORCH_FREE = (
     "cast.width",
     "cast.experiments.records",
     "cast.experiments.statistics",
+    "cast.experiments.replay_analyses",
     "cast.experiments.files",
     "cast.experiments.partial",
     "cast.experiments.device",

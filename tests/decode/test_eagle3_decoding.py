@@ -37,14 +37,12 @@ def drafted_trees(monkeypatch):
 @pytest.mark.parametrize("total", [16, 60])
 def test_golden_trees(golden, total):
     """Tokens, parents, depths, mask and final order of both recorded calls."""
-    of, head = (
-        load_file(golden / "eagle3_tiny" / "topk_genrate.safetensors"),
-        load_drafter(golden / "eagle3_tiny" / "random_head", device="cpu"),
-    )
+    of = load_file(golden / "eagle3_tiny" / "topk_genrate.safetensors")
+    head = load_drafter(golden / "eagle3_tiny" / "random_head", device="cpu", dtype=torch.float64)
     calls = json.loads((golden / "eagle3_tiny" / "topk_genrate.json").read_text())["calls"]
     cache = head.new_cache(128)
     for number in ("1", "2"):
-        features = of["feat" + number][0]
+        features = of["feat" + number][0].double()
         tokens = of["ids" + number][0, -len(features) :]
         tree = eagle3.best_candidates(head.draft(None, features, tokens, cache, draft_steps=7, top_k=10), total - 1)
         name = f"t{total}_call{number}"
@@ -56,7 +54,11 @@ def test_golden_trees(golden, total):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_golden_trace(pair, trace, name, drafted_trees):
-    """Outputs, acceptance lengths and every round's tree of the official end-to-end runs."""
+    """Outputs, acceptance lengths and every round's tree of the official end-to-end runs.
+
+    In fp64: the recorded masses come as close as 1e-5, which rounding of our own would not always tell apart.
+    """
+    pair = pair.to(torch.float64)
     config = trace[name]
     options = {"budget": config["total_token"] - 1, "top_k": config["top_k"], "draft_steps": config["depth"]}
     for case in config["prompts"]:
@@ -81,9 +83,9 @@ def test_golden_trace(pair, trace, name, drafted_trees):
     [{"budget": 0}, {"budget": 1}, {"draft_steps": 0}, {"draft_steps": 1, "top_k": 3}, {"budget": 200, "top_k": 4}],
 )
 def test_any_shape_emits_plain_decodings_tokens(pair, trace, options, drafted_trees):
-    for case in trace[CONFIGS[0]]["prompts"][:2]:
-        prompt, expected = torch.tensor(case["prompt"]), case["output_ids"][len(case["prompt"]) :][:40]
-        out = cast.generate(pair, prompt, "eagle3", max_new_tokens=40, stop_token_ids=[], **options)
+    for case in trace[CONFIGS[0]]["prompts"][:1]:
+        prompt, expected = torch.tensor(case["prompt"]), case["output_ids"][len(case["prompt"]) :][:30]
+        out = cast.generate(pair, prompt, "eagle3", max_new_tokens=30, stop_token_ids=[], **options)
         assert out.tokens.tolist() == expected
         steps, width = options.get("draft_steps", 7), options.get("top_k", 10)
         assert out.run.drafter_passes == (steps + 1) * len(out.committed)

@@ -75,7 +75,7 @@ def test_every_steps_scores_are_the_public_codes(random_head, recorded):
         for step in range(STEPS + 1):
             best = recorded[f"t16_call{number}.step{step}.log_probs"].topk(TOP_K, dim=-1)
             mass = (best.values + frontier_mass[:, None]).flatten()
-            torch.testing.assert_close(drafted.log_mass[level], mass, atol=2e-5, rtol=0)
+            torch.testing.assert_close(drafted.log_mass[level], mass, atol=1e-4, rtol=0)
             tokens = best.indices.flatten()
             assert drafted.tokens[level].tolist() == random_head.to_target(tokens).tolist()
             frontier_mass = mass.topk(TOP_K).values

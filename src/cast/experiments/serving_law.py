@@ -44,7 +44,9 @@ def run(
         CastError: fewer prompts than active requests.
     """
     if len(prompts) < spec.batch_size:
-        raise CastError(f"{spec.batch_size} active requests need as many prompts, not {len(prompts)}; raise prompt_limit")
+        raise CastError(
+            f"{spec.batch_size} active requests need as many prompts, not {len(prompts)}; raise prompt_limit"
+        )
     spec = replace(spec, draws=tuple(sorted(set(spec.draws))))
     for place, dtype in enumerate(spec.dtypes):
         if dtype in done:

@@ -6,8 +6,10 @@
     python scripts/train_drafter.py name=qwen3-4b target.source=Qwen/Qwen3-4B target.name=qwen3_4b \\
         head.layers=5 head.mask_token_id=151669 device=cuda
 
-Stages share the folder `out`: `data/` and `held_out/` hold shards, `checkpoint.pt` the state of training,
-`curve.csv` and `evaluation.csv` the learning curve. Every stage continues where an interrupted one stopped.
+Stages share the folder `out`: `data/` and `held_out/` hold shards, `checkpoint.pt` the state of training, `curve.csv`
+and `evaluation.csv` the learning curve. Its evaluations are on training prompts kept out of training, and choose the
+exported snapshot; the prompts of `held_out` serve the evaluate stage alone. Every stage continues where an
+interrupted one stopped.
 """
 
 from __future__ import annotations
@@ -93,7 +95,7 @@ class Training:
         from cast.training.prompts import TrainingPrompt
 
         prompts = [TrainingPrompt(prompt.id, prompt.domain, prompt.text) for prompt in self.held_out]
-        spec = dataclasses.replace(self.data, worker=(0, 1))
+        spec = dataclasses.replace(self.data, worker=(0, 1), branches=1)
         self._write_shards("held-out data", spec, prompts, self.out / "held_out")
 
     def _write_shards(self, what: str, spec: Any, prompts: Iterable[Any], folder: Path) -> None:
@@ -124,7 +126,6 @@ class Training:
                 self.head,
                 self.target,
                 self.out / "data",
-                self.out / "held_out",
                 self.out,
                 export_to=self.export_to,
                 grow=self.config.grow,
@@ -138,7 +139,7 @@ class Training:
         from cast.training.batches import load_sequences
 
         drafter = load_drafter(self.export_to, device=self.kind, dtype=self.config.dtype.value)
-        drafter.check_fits(self.target)
+        drafter.check_fits(self.target.config)
         pairs.set_threads(1 if self.kind == "cpu" else self.config.device.threads)
         held_out = load_sequences(self.out / "held_out")
         for row in self.recipe.evaluate(drafter, self.target, held_out, tick=self.tick):

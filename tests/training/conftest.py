@@ -34,7 +34,7 @@ def sequences(target, prompts, taps):
 
 @pytest.fixture(scope="session")
 def raw_config(target, taps):
-    raw = head_config(target, layers=2, taps=2, block_size=6, mask_token_id=1)
+    raw = head_config(target, layers=2, taps=1, block_size=6, mask_token_id=1)
     raw["dflash_config"]["target_layer_ids"] = list(taps)
     return raw
 

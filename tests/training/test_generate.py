@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from cast.training.batched import BatchedTarget
+from cast.training.generate import greedy_batch
 from cast.training.shards import read_shard, write_shard
 
 
@@ -34,6 +35,19 @@ def test_batch_equals_single_sequences(target, prompts, sequences, taps):
         kept = scores.gather(1, sequence.label_ids.long())
         torch.testing.assert_close(sequence.label_logp.float(), kept, atol=2e-2, rtol=0)
         assert (sequence.label_ids[:, 0] == scores.argmax(-1)).all()
+
+
+def test_branches_are_greedy_behind_a_sampled_start(target, prompts, sequences, taps):
+    out = greedy_batch(target, prompts, 20, taps, soft_labels=4, branches=3, branch_tokens=2, seed=1)
+    first = [s for s in out if s.prompt_tokens == len(prompts[s.prompt["row"]])]
+    assert [s.tokens.tolist() for s in first] == [s.tokens.tolist() for s in sequences]
+    others = [s for s in out if s.prompt_tokens == len(prompts[s.prompt["row"]]) + 2]
+    assert len(first) + len(others) == len(out) and len(others) > len(prompts)
+    for s in others[::4]:
+        left = 20 - 2
+        tokens, features, _ = alone(target, s.tokens[: s.prompt_tokens].long(), left, taps)
+        assert s.tokens.tolist() == tokens and len(s.label_ids) == len(tokens) - s.prompt_tokens
+        torch.testing.assert_close(s.features, features, atol=1e-4, rtol=1e-4)
 
 
 def test_dropped_rows_do_not_disturb_the_others(target, prompts, taps):

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from cast.models.layers import dense
-from cast.training.batches import Batches, BatchSpec
+from cast.training.batches import Batches, BatchSpec, MixedBatches
 from cast.training.objective import block_hidden, block_loss, block_mask
 
 
@@ -45,10 +45,23 @@ def test_loss_and_gradient_equal_plain_cross_entropy(target, drafter, sequences)
 
 def test_sampled_tokens_stand_for_the_rest(target, drafter, sequences):
     """Averaged over samples, the estimated sum of exponentials is that of the whole vocabulary."""
-    batches = Batches(sequences, BatchSpec(sequences=3, anchors=4, block_size=6, sampled_tokens=8), target.vocab_size)
+    spec = BatchSpec(sequences=3, anchors=4, block_size=6, frequent_tokens=10, sampled_tokens=8)
+    batches = Batches(sequences, spec, target.vocab_size)
     logits = torch.linspace(-1, 1, target.vocab_size)
     estimates = []
     for step in range(200):
         batch = batches.at(step)
+        assert not batch.vocabulary_bias[batch.labels].any()  # labels are never among the sampled tokens
         estimates.append((logits[batch.vocabulary] + batch.vocabulary_bias).exp().sum())
     assert abs(torch.stack(estimates).mean() / logits.exp().sum() - 1) < 0.02
+
+
+def test_short_and_whole_blocks_take_turns(target, sequences):
+    short, whole = (
+        Batches(sequences, BatchSpec(sequences=2, anchors=3, block_size=size, frequent_tokens=9), target.vocab_size)
+        for size in (3, 6)
+    )
+    mixed = MixedBatches(short, whole, short_share=0.75, parts=2)
+    sizes = [mixed.at(index).block_size for index in range(16)]
+    assert sizes == [3, 3, 3, 3, 3, 3, 6, 6] * 2
+    assert torch.equal(mixed.at(6).anchors, whole.at(6).anchors)

@@ -1,21 +1,23 @@
 """Training learns, and a run that was cut off goes on as if it had not been."""
 
 import csv
+from dataclasses import replace
 
 import pytest
 import torch
 
 from cast import CastError
 from cast.models.loading import load_drafter
-from cast.training.batches import Batches, BatchSpec, load_sequences
+from cast.training.batches import Batches, BatchSpec
 from cast.training.evaluate import _walk, calibration_error, replay, summarise
 from cast.training.export import export_head
 from cast.training.generate import greedy_batch
-from cast.training.recipe import HeadSpec, TrainSpec, _shard_count, evaluate, train
+from cast.training.prompts import in_validation
+from cast.training.recipe import HeadSpec, TrainSpec, _shard_count, best_score, evaluate, train
 from cast.training.shards import write_shard
 from cast.training.trainer import Schedule, Trainer
 
-SPEC = BatchSpec(sequences=2, anchors=3, block_size=6, sampled_tokens=8)
+SPEC = BatchSpec(sequences=2, anchors=3, block_size=6, frequent_tokens=20, sampled_tokens=8)
 SCHEDULE = Schedule(steps=12, learning_rate=2e-3)
 
 
@@ -24,8 +26,9 @@ def batches(target, sequences):
     return Batches(sequences, SPEC, target.vocab_size)
 
 
-def trainer(target, raw_config, drafter, folder, parts=2):
-    return Trainer(target, raw_config, drafter.state_dict(), folder, parts=parts)
+def trainer(target, raw_config, drafter, folder):
+    scale = torch.linspace(0.5, 8.0, drafter.fc.weight.shape[1])
+    return Trainer(target, raw_config, drafter.state_dict(), folder, parts=2, feature_scale=scale)
 
 
 def curve(folder):
@@ -48,7 +51,21 @@ def test_resumed_run_continues_the_same_curve(target, raw_config, drafter, batch
     assert resumed.resume() and resumed.step == 4
     resumed.run(batches, SCHEDULE, checkpoint_every=4, log_every=1)
     assert curve(tmp_path / "cut") == curve(tmp_path / "whole")
-    assert all(torch.equal(resumed.masters[name], whole.masters[name]) for name in whole.masters)
+    assert all(torch.equal(weight, whole.weights()[name]) for name, weight in resumed.weights().items())
+
+
+def test_columns_of_fc_learn_in_proportion_to_the_size_of_their_features(
+    target, raw_config, drafter, batches, tmp_path
+):
+    scale = torch.tensor([1.0, 10.0]).repeat_interleave(target.hidden_size)
+    scaled = Trainer(target, raw_config, drafter.state_dict(), tmp_path, feature_scale=scale, weight_decay=0.0)
+    torch.testing.assert_close(scaled.weights()["fc.weight"], drafter.fc.weight)
+    before = scaled.weights()["fc.weight"].detach().clone()
+    scaled.train_step(batches, SCHEDULE)
+    torch.testing.assert_close(scaled.drafter.fc.weight.detach(), scaled.weights()["fc.weight"])
+    small, large = (scaled.weights()["fc.weight"] - before).abs().chunk(2, dim=1)
+    # Adam's first step is the learning rate for every weight, here in units of the features.
+    assert small.median() / large.median() == pytest.approx(10, rel=0.01)
 
 
 def test_resuming_another_head_is_refused(target, raw_config, drafter, batches, tmp_path):
@@ -66,25 +83,56 @@ def test_batches_depend_on_the_step_only(target, sequences, batches):
         assert torch.equal(value, same) if isinstance(value, torch.Tensor) else value == same
 
 
-def test_recipe_trains_evaluates_exports_and_resumes(target, prompts, tmp_path):
+def validated(sequences):
+    """Prompts for sequences such that the last two are kept out of training."""
+    inside = [text for text in map(str, range(40)) if not in_validation({"text": text}, 0.5)]
+    outside = [text for text in map(str, range(40)) if in_validation({"text": text}, 0.5)]
+    texts = inside[: len(sequences) - 2] + outside[:2]
+    return [{"id": "self", "domain": "any", "text": text} for text in texts]
+
+
+def test_recipe_trains_validates_exports_and_resumes(target, prompts, tmp_path):
     head = HeadSpec(layers=1, taps=1, block_size=6, mask_token_id=1)
     out = greedy_batch(target, prompts, 20, taps=(target.layers // 2,), soft_labels=4)
-    for name in ("data", "held_out"):
-        (tmp_path / name).mkdir()
-        write_shard(tmp_path / name / "shard-00000.safetensors", out, [{"domain": "any"}] * len(out))
-    spec = TrainSpec(steps=60, learning_rate=3e-3, evaluate_every=30, checkpoint_every=10, short_block=3, batch=SPEC)
+    write_shard(tmp_path / "shard-00000.safetensors", out, validated(out))
+    spec = TrainSpec(
+        steps=60,
+        learning_rate=3e-3,
+        evaluate_every=30,
+        checkpoint_every=10,
+        short_block=3,
+        validation_share=0.5,
+        batch=SPEC,
+    )
     rows = []
-    folders = tmp_path / "data", tmp_path / "held_out", tmp_path
-    trained = train(spec, head, target, *folders, export_to=tmp_path / "head", on_log=rows.append)
+    trained = train(spec, head, target, tmp_path, tmp_path, export_to=tmp_path / "head", on_log=rows.append)
     losses = [row["smooth_loss"] for row in rows if "loss" in row]
     assert losses[-1] < 0.8 * losses[0]
     assert {row["step"] for row in rows if "domain" in row} == {30, 60}
-    # Trained and judged on the same six outputs, the head must have learnt something of them.
+    assert {row["sequences"] for row in rows if "domain" in row} == {2}
     drafter = load_drafter(tmp_path / "head")
     assert drafter.fc.weight.dtype == torch.bfloat16
-    judged = evaluate(drafter.float(), target, load_sequences(tmp_path / "held_out"))
+    # Judged on what it was trained on, the head must have learnt something of it.
+    judged = evaluate(drafter.float(), target, out[:4])
     assert judged[0]["r_universe"] >= judged[0]["r_chain"] > 1.3
-    assert train(spec, head, target, *folders).step == trained.step == 60
+    assert train(spec, head, target, tmp_path, tmp_path).step == trained.step == 60
+    best = max(row["r_chain"] + row["r_universe"] for row in rows if row.get("domain") == "mean")
+    assert best_score(tmp_path / "evaluation.csv") == pytest.approx(best)
+
+
+def test_training_starts_from_another_head(target, prompts, tmp_path):
+    head = HeadSpec(layers=1, taps=1, block_size=6, mask_token_id=1)
+    out = greedy_batch(target, prompts, 20, taps=(target.layers // 2,), soft_labels=4)
+    write_shard(tmp_path / "shard-00000.safetensors", out, validated(out))
+    spec = TrainSpec(steps=2, evaluate_every=10, validation_share=0.5, batch=SPEC)
+    first = train(spec, head, target, tmp_path, tmp_path / "first")
+    export_head(tmp_path / "head", first.raw_config, first.weights(), torch.float32)
+    later = replace(spec, start_from=str(tmp_path / "head"), learning_rate=0.0)
+    second = train(later, head, target, tmp_path, tmp_path / "second")
+    for name, weight in first.weights().items():
+        torch.testing.assert_close(second.weights()[name], weight)
+    with pytest.raises(CastError, match="another shape"):
+        train(later, replace(head, block_size=5), target, tmp_path, tmp_path / "third")
 
 
 def test_data_written_later_is_taken_only_when_asked(tmp_path):
@@ -140,3 +188,5 @@ def test_schedule_warms_up_and_decays():
     rates = [schedule.at(step) for step in range(100)]
     assert rates[0] == pytest.approx(0.1) and max(rates) == rates[9] == 1.0
     assert rates[9:] == sorted(rates[9:], reverse=True) and 0.1 <= rates[-1] < 0.11
+    held = [Schedule(steps=100, learning_rate=1.0, warm_up=0.1, decay=0.3, floor=0.1).at(step) for step in range(100)]
+    assert held[9:71] == [1.0] * 62 and held[70:] == sorted(held[70:], reverse=True) and held[-1] < 0.11

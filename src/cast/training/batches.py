@@ -38,8 +38,9 @@ class BatchSpec:
         anchors: blocks per sequence.
         decay: gamma; slot k counts exp(-(k - 1) / gamma).
         loop_weight: weight of a sequence whose 8-grams repeat (share of 0.1 and more).
-        sampled_tokens: how many tokens the data never shows stand for all of them in a step's softmax; None
-            runs it over the whole vocabulary.
+        frequent_tokens: how many of the data's most frequent tokens every step's softmax contains.
+        sampled_tokens: how many random ones stand for all tokens that are neither frequent nor in the batch; None
+            runs the softmax over the whole vocabulary.
     """
 
     sequences: int = 3
@@ -47,6 +48,7 @@ class BatchSpec:
     block_size: int = 16
     decay: float = 8.0
     loop_weight: float = 0.25
+    frequent_tokens: int = 4096
     sampled_tokens: int | None = 2048
     seed: int = 0
 
@@ -57,8 +59,8 @@ class Batches:
     Every epoch is a permutation of the sequences, cut into runs of similar length. The decay is applied by
     sampling, not by weighting: slot k is scored with probability exp(-(k - 1) / gamma). The expected
     gradient is the same and the language-model head, the dearest part of a step, sees a third of the
-    positions. Its softmax runs over every token the data shows and over a fresh sample of the others,
-    weighted up to the number of others.
+    positions. Its softmax runs over the data's most frequent tokens, every label of the batch and a fresh sample of
+    the others, weighted up to their number, so that the estimated sum of exponentials has no bias.
 
     Args:
         vocab_size: of the target.
@@ -72,15 +74,12 @@ class Batches:
         if not self.per_epoch:
             raise CastError(f"{len(self.sequences)} sequences do not fill one batch of {spec.sequences}; generate more")
         self._order: tuple[int, list[list[int]]] | None = None
-        shown = torch.zeros(vocab_size, dtype=torch.bool)
+        counts = torch.zeros(vocab_size, dtype=torch.long)
         for s in self.sequences:
-            shown[s.tokens[s.prompt_tokens :].long()] = True
-            shown[s.label_ids.long()] = True
-        if spec.sampled_tokens is None:
-            shown[:] = True
-        self.shown, self.others = shown.nonzero().flatten(), (~shown).nonzero().flatten()
-        self._index = torch.empty(vocab_size, dtype=torch.long)
-        self._index[self.shown] = torch.arange(len(self.shown))
+            counts += torch.bincount(s.tokens[s.prompt_tokens :].long(), minlength=vocab_size)
+        frequent = counts.topk(min(spec.frequent_tokens, vocab_size)).indices
+        self._frequent = torch.zeros(vocab_size, dtype=torch.bool)
+        self._frequent[frequent if spec.sampled_tokens is not None else slice(None)] = True
 
     def at(self, step: int) -> Batch:
         """The batch of a step, counted from 0."""
@@ -103,13 +102,22 @@ class Batches:
             self._order = epoch, groups
         return self._order[1]
 
-    def _vocabulary(self, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        count = min(self.spec.sampled_tokens or 0, len(self.others))
-        sample = self.others[torch.randperm(len(self.others), generator=generator)[:count]]
-        bias = torch.zeros(len(self.shown) + count)
+    def _vocabulary(
+        self, used: list[torch.Tensor], generator: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Tokens of a step's softmax and their biases [M], and the index among them of every token shown."""
+        shown = self._frequent.clone()
+        for ids in used:
+            shown[ids.flatten()] = True
+        shown, others = shown.nonzero().flatten(), (~shown).nonzero().flatten()
+        count = min(self.spec.sampled_tokens or 0, len(others))
+        drawn = others[torch.randint(max(1, len(others)), (count,), generator=generator)]
+        bias = torch.zeros(len(shown) + count)
         if count:
-            bias[len(self.shown) :] = math.log(len(self.others) / count)
-        return torch.cat((self.shown, sample)), bias
+            bias[len(shown) :] = math.log(len(others) / count)
+        index = torch.empty(len(self._frequent), dtype=torch.long)
+        index[shown] = torch.arange(len(shown))
+        return torch.cat((shown, drawn)), bias, index
 
     def _assemble(self, members: list[int], generator: torch.Generator) -> Batch:
         spec = self.spec
@@ -138,20 +146,40 @@ class Batches:
             block, slot, position = block[inside], slot[inside], position[inside]
             rows.append(block + n * spec.anchors)
             slots.append(slot)
-            labels.append(self._index[s.tokens[position].long()])
-            soft_ids.append(self._index[s.label_ids[position - s.prompt_tokens].long()])
+            labels.append(s.tokens[position].long())
+            soft_ids.append(s.label_ids[position - s.prompt_tokens].long())
             soft_logp.append(s.label_logp[position - s.prompt_tokens].float())
             weights.append(torch.full((len(slot),), spec.loop_weight if self.loops[member] else 1.0))
+        vocabulary, bias, index = self._vocabulary(labels + soft_ids, generator)
         return Batch(
             features,
             anchor_tokens,
             anchors,
             torch.cat(rows),
             torch.cat(slots),
-            *self._vocabulary(generator),
-            torch.cat(labels),
-            torch.cat(soft_ids),
+            vocabulary,
+            bias,
+            index[torch.cat(labels)],
+            index[torch.cat(soft_ids)],
             torch.cat(soft_logp).softmax(-1),
             torch.cat(weights),
             spec.block_size,
         )
+
+
+class MixedBatches:
+    """Short blocks at most steps and whole blocks at the others, evenly spread.
+
+    Args:
+        short_share: share of the steps with short blocks.
+        parts: batches per step, which are all of one kind.
+    """
+
+    def __init__(self, short: Batches, whole: Batches, short_share: float, parts: int):
+        self.short, self.whole, self.whole_share, self.parts = short, whole, 1 - short_share, parts
+
+    def at(self, index: int) -> Batch:
+        """The batch of an index, counted from 0: step * parts + part."""
+        step = index // self.parts
+        whole = int((step + 1) * self.whole_share + 1e-9) > int(step * self.whole_share + 1e-9)
+        return (self.whole if whole else self.short).at(index)

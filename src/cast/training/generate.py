@@ -29,6 +29,9 @@ def greedy_batch(
     taps: tuple[int, ...],
     soft_labels: int,
     tick: Tick = lambda: None,
+    branches: int = 1,
+    branch_tokens: int = 16,
+    seed: int = 0,
 ) -> list[Sequence]:
     """Greedy continuations of a batch of prompts, in prompt order.
 
@@ -36,31 +39,43 @@ def greedy_batch(
         prompts: int64 [T_r] each.
         soft_labels: how many of the target's largest log-probabilities are kept per new token.
         tick: called before every pass.
+        branches: continuations of each prompt. All but the first start with `branch_tokens` tokens sampled at
+            temperature 1, which then count as part of the prompt: another greedy output without another prefill.
+        seed: of those samples.
 
-    A row ends with the first stop token, which is part of it. The last token of a row was never fed to the
-    target, so a sequence of T tokens has T - 1 feature rows.
+    A row ends with the first stop token, which is part of it; one that ends inside its sampled start is dropped. The
+    last token of a row was never fed to the target, so a sequence of T tokens has T - 1 feature rows. The
+    sequences of a prompt follow each other.
     """
-    longest = max(len(prompt) for prompt in prompts)
+    longest, generator = max(len(prompt) for prompt in prompts), torch.Generator().manual_seed(seed)
     batch = BatchedTarget(target, prompts, longest + max_new_tokens, taps)
     stop = torch.tensor(target.stop_token_ids or (-1,), device=target.device)
     tick()
     logits, prefill = batch.prefill()
-    rows, padding = torch.arange(len(prompts)), batch.padding.clone()
-    features = prefill.new_empty(len(prompts), longest + max_new_tokens, prefill.shape[-1])
-    features[:, :longest] = prefill
-    del prefill
-    tokens = torch.empty(len(prompts), max_new_tokens, dtype=torch.long, device=target.device)
-    label_ids = torch.empty(len(prompts), max_new_tokens, soft_labels, dtype=torch.int32)
-    label_logp = torch.empty(len(prompts), max_new_tokens, soft_labels, dtype=torch.float16)
-    new = torch.full((len(prompts),), max_new_tokens)
+    count = len(prompts) * branches
+    source = torch.arange(len(prompts)).repeat_interleave(branches)
+    sampled = torch.where(torch.arange(count) % branches > 0, branch_tokens, 0)
+    if branches > 1:
+        batch.keep(source.to(target.device))
+        logits = logits[source]
+    rows, padding = torch.arange(count), batch.padding.clone()
+    features = prefill.new_empty(count, max_new_tokens, prefill.shape[-1])
+    tokens = torch.empty(count, max_new_tokens, dtype=torch.long, device=target.device)
+    label_ids = torch.empty(count, max_new_tokens, soft_labels, dtype=torch.int32)
+    label_logp = torch.empty(count, max_new_tokens, soft_labels, dtype=torch.float16)
+    new = torch.full((count,), max_new_tokens)
     for index in range(max_new_tokens):
-        top = logits.topk(max(soft_labels, 1)).indices if soft_labels else None
-        normaliser = logits.float().logsumexp(-1, keepdim=True)
+        logits = logits.float()  # the CPU finds maxima faster in it; the order of bf16 values is kept
+        top = logits.topk(soft_labels).indices if soft_labels else None
+        normaliser = logits.logsumexp(-1, keepdim=True)
         choice = logits.argmax(-1)
+        drawn = (index < sampled[rows]).nonzero().flatten()
+        if len(drawn):
+            choice[drawn] = sample(logits[drawn], generator)
         tokens[rows, index] = choice
         if top is not None:
             label_ids[rows, index] = top.to(torch.int32).cpu()
-            label_logp[rows, index] = (logits.gather(1, top).float() - normaliser).half().cpu()
+            label_logp[rows, index] = (logits.gather(1, top) - normaliser).half().cpu()
         ended = torch.isin(choice, stop)
         if ended.any():
             new[rows[ended.cpu()]] = index + 1
@@ -73,65 +88,33 @@ def greedy_batch(
             break
         tick()
         logits, feature = batch.step(choice)
-        features[rows, longest + index] = feature[:, 0]
+        features[rows, index] = feature[:, 0]
     sequences = []
-    for row, prompt in enumerate(prompts):
-        count, start = int(new[row]), int(padding[row])
+    for row in range(count):
+        prompt, first, last, start = prompts[source[row]], int(sampled[row]), int(new[row]), int(padding[row])
+        if last <= first:
+            continue
         sequences.append(
             Sequence(
-                tokens=torch.cat((prompt, tokens[row, :count].to(prompt.device))).to(torch.int32).cpu(),
-                prompt_tokens=len(prompt),
-                features=features[row, start : longest + count - 1].cpu(),
-                label_ids=label_ids[row, :count],
-                label_logp=label_logp[row, :count],
+                tokens=torch.cat((prompt, tokens[row, :last].to(prompt.device))).to(torch.int32).cpu(),
+                prompt_tokens=len(prompt) + first,
+                features=torch.cat((prefill[source[row], start:], features[row, : last - 1])).cpu(),
+                label_ids=label_ids[row, first:last],
+                label_logp=label_logp[row, first:last],
+                prompt={"row": int(source[row])},
             )
         )
     return sequences
 
 
-@torch.inference_mode()
-def sampled_user_turns(
-    target: Target,
-    tokenizer,
-    count: int,
-    seed: int,
-    max_tokens: int = 80,
-    top_p: float = 0.95,
-    tick: Tick = lambda: None,
-) -> list[str]:
-    """User turns the target writes itself, sampled at temperature 1 behind the chat template's opening.
-
-    Turns that did not end within `max_tokens`, or are shorter than three words, are dropped, so fewer than
-    `count` texts may come back.
+def sample(logits: Tensor, generator: torch.Generator, top_p: float = 0.95, top_k: int = 256) -> Tensor:
+    """One token for each row of float logits [n, V], at temperature 1 from the smallest set of mass `top_p`:
+    int64 [n].
     """
-    marker = "\x00"
-    opening = tokenizer.apply_chat_template([{"role": "user", "content": marker}], tokenize=False).split(marker)[0]
-    prefix = torch.tensor(tokenizer(opening, add_special_tokens=False)["input_ids"])
-    generator = torch.Generator().manual_seed(seed)
-    batch = BatchedTarget(target, [prefix] * count, len(prefix) + max_tokens, ())
-    logits, _ = batch.prefill()
-    rows, texts = [[] for _ in range(count)], []
-    live = torch.arange(count)
-    stop = torch.tensor(target.stop_token_ids)
-    for _ in range(max_tokens):
-        probabilities, order = logits.float().softmax(-1).topk(256)
-        probabilities[(probabilities.cumsum(-1) - probabilities) > top_p] = 0
-        picked = torch.multinomial(probabilities.cpu(), 1, generator=generator).to(order.device)
-        choice = order.gather(1, picked).flatten()
-        ended = torch.isin(choice, stop.to(choice.device)).cpu()
-        for row, token, over in zip(live.tolist(), choice.tolist(), ended.tolist(), strict=True):
-            if over:
-                texts.append(tokenizer.decode(rows[row], skip_special_tokens=True).strip())
-            else:
-                rows[row].append(token)
-        keep = (~ended).nonzero().flatten()
-        live = live[keep]
-        if not len(live):
-            break
-        batch.keep(keep.to(target.device))
-        tick()
-        logits, _ = batch.step(choice[keep.to(choice.device)])
-    return [text for text in texts if len(text.split()) >= 3]
+    probabilities, order = logits.softmax(-1).topk(min(top_k, logits.shape[-1]))
+    probabilities[(probabilities.cumsum(-1) - probabilities) > top_p] = 0
+    picked = torch.multinomial(probabilities.cpu(), 1, generator=generator).to(order.device)
+    return order.gather(1, picked).flatten()
 
 
 def encode(tokenizer, text: str) -> Tensor:
@@ -161,6 +144,8 @@ def generate(
     max_prompt_tokens: int = 320,
     pool: int = 4,
     worker: tuple[int, int] = (0, 1),
+    branches: int = 1,
+    seed: int = 0,
     tick: Tick = lambda: None,
 ) -> Iterator[dict]:
     """Continue every prompt and write one shard per batch; shards already there are skipped, so a run
@@ -168,7 +153,7 @@ def generate(
 
     Prompts are taken in pools of `pool` batches and sorted by length inside a pool, which keeps padding small
     without disturbing the balance of domains. With `worker` (k, n), n processes share the shards: this is the
-    k-th. Yields one progress record per shard.
+    k-th. `branches` and `seed` as in `greedy_batch`. Yields one progress record per shard.
     """
     folder.mkdir(parents=True, exist_ok=True)
     window: list[tuple[TrainingPrompt, Tensor]] = []
@@ -177,15 +162,25 @@ def generate(
     def flush(window):
         nonlocal number
         window.sort(key=lambda item: len(item[1]))
-        for first in range(0, len(window), batch_size):
-            chunk = window[first : first + batch_size]
+        size = max(1, batch_size // branches)
+        for first in range(0, len(window), size):
+            chunk = window[first : first + size]
             path, mine = folder / f"shard-{number:05d}.safetensors", number % worker[1] == worker[0]
             number += 1
             if not mine or path.exists():
                 continue
             started = time.perf_counter()
-            sequences = greedy_batch(target, [ids for _, ids in chunk], max_new_tokens, taps, soft_labels, tick)
-            write_shard(path, sequences, [prompt.as_dict() for prompt, _ in chunk])
+            sequences = greedy_batch(
+                target,
+                [ids for _, ids in chunk],
+                max_new_tokens,
+                taps,
+                soft_labels,
+                tick,
+                branches=branches,
+                seed=seed * 100_003 + number,
+            )
+            write_shard(path, sequences, [chunk[s.prompt["row"]][0].as_dict() for s in sequences])
             tokens = sum(len(s.label_ids) for s in sequences)
             yield {
                 "shard": path.name,

@@ -27,8 +27,14 @@ def head_config(
         layers: layers of the head.
         taps: how many target layers it reads, evenly spaced as the published heads space them.
         intermediate_size: the target's own when None.
+
+    Raises:
+        CastError: the target has too few layers for so many taps.
     """
     config = target.config
+    tapped = default_target_layers(target.layers, taps)
+    if len(set(tapped)) < taps:
+        raise CastError(f"{taps} taps do not fit a target of {target.layers} layers; lower head.taps")
     rope = getattr(config, "rope_parameters", None) or {}
     return {
         "architectures": ["DFlashDraftModel"],
@@ -38,7 +44,7 @@ def head_config(
         "block_size": block_size,
         "dflash_config": {
             "mask_token_id": mask_token_id,
-            "target_layer_ids": default_target_layers(target.layers, taps),
+            "target_layer_ids": tapped,
         },
         "dtype": "bfloat16",
         "head_dim": target.head_dim,

@@ -1,5 +1,6 @@
 """Training prompts: our templates, prompts from files, and the filter that keeps evaluation prompts out."""
 
+import hashlib
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -66,3 +67,19 @@ def template_prompts(count: int, seed: int, domains: Iterable[str] = tuple(TEMPL
             raise CastError(f"the {domain} templates gave no new prompt after {len(seen)}; ask for fewer prompts")
         seen.add(text)
         yield TrainingPrompt(f"{domain}-{seed}-{index}", domain, text)
+
+
+def in_validation(prompt: dict, share: float) -> bool:
+    """Whether a training prompt's outputs are kept out of training to choose snapshots by.
+
+    A hash of the text decides, so that all outputs of a prompt fall on one side, in any order and amount of data.
+    Template prompts always train: the same template with other fillings would be on both sides.
+
+    Args:
+        prompt: as `TrainingPrompt.as_dict` gives it.
+        share: of the other prompts that are kept out.
+    """
+    if prompt.get("id", "").startswith(tuple(TEMPLATES)):
+        return False
+    digest = hashlib.sha256(prompt.get("text", "").encode()).digest()
+    return int.from_bytes(digest[:8]) < share * 2**64

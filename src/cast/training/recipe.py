@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import heapq
 import json
 import os
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,13 +16,17 @@ from pathlib import Path
 import torch
 
 from cast.errors import CastError
+from cast.models.dflash import DFlashConfig
+from cast.models.loading import load_drafter
 from cast.models.target import Target
-from cast.training.batches import Batches, BatchSpec, load_sequences
-from cast.training.evaluate import Replay, replay, summarise
+from cast.training.batches import Batches, BatchSpec, MixedBatches, load_sequences
+from cast.training.evaluate import LOOPING, Replay, replay, summarise
 from cast.training.export import export_head
-from cast.training.generate import generate, sampled_user_turns
+from cast.training.generate import generate
 from cast.training.initial import head_config, initial_drafter
-from cast.training.prompts import Contamination, TrainingPrompt, template_prompts
+from cast.training.library_prompts import library_prompts
+from cast.training.prompts import Contamination, TrainingPrompt, in_validation, template_prompts
+from cast.training.self_written import common_words, opening, sampled_user_turns
 from cast.training.shards import Sequence
 from cast.training.trainer import Schedule, Trainer, append_csv
 
@@ -43,14 +50,18 @@ class DataSpec:
 
     Attributes:
         templates: prompts from our templates, domains taking turns.
-        self_written: user turns sampled from the target (attempts; some are dropped).
+        library: prompts about functions of the Python standard library (fewer where it has fewer).
+        self_written: user turns the target writes behind varied openings (attempts; some are dropped).
         files: JSON-lines files of further prompts, each with `path`, `field` and `domain`.
+        branches: outputs of each prompt (see `cast.training.generate.greedy_batch`).
         worker: (k, n), this process writes every n-th shard, starting with the k-th.
     """
 
-    templates: int = 6000
-    self_written: int = 1600
+    templates: int = 2000
+    library: int = 2000
+    self_written: int = 12000
     files: list[dict[str, str]] = field(default_factory=list)
+    branches: int = 2
     batch_size: int = 96
     max_new_tokens: int = 128
     soft_labels: int = 8
@@ -63,16 +74,20 @@ class TrainSpec:
     """How to train.
 
     Attributes:
-        short_share, short_block: the first share of the steps uses blocks of `short_block` slots. Near
-            positions decide R, so they are learnt first, at half the cost a block.
+        short_share, short_block: this share of the steps uses blocks of `short_block` slots, the others, spread
+            evenly among them, whole blocks, half as many. Near positions decide R, and short blocks teach them cheaply.
         parts: batches per step (see `Trainer`).
-        data_share: share of the training sequences that is used, the first ones.
+        data_share: share of the training sequences that is used, evenly taken.
         max_repeat_share: sequences whose 8-grams repeat more than this are left out.
+        validation_share: share of the prompts, templates aside, whose outputs choose the snapshot that is exported.
+        validation_sequences: how many of those outputs, taken from the domains in turn.
+        start_from: folder of a head whose weights training starts from; None: the target's last layers.
     """
 
     steps: int = 6000
     learning_rate: float = 1e-3
     warm_up: float = 0.04
+    decay: float = 1.0
     weight_decay: float = 0.01
     gradient_norm: float = 1.0
     soft_share: float = 0.5
@@ -81,8 +96,10 @@ class TrainSpec:
     parts: int = 2
     data_share: float = 1.0
     max_repeat_share: float = 0.5
+    validation_share: float = 0.04
+    validation_sequences: int = 90
+    start_from: str | None = None
     evaluate_every: int = 1000
-    evaluate_sequences: int = 60
     checkpoint_every: int = 200
     batch: BatchSpec = field(default_factory=BatchSpec)
 
@@ -112,31 +129,52 @@ def training_prompts(
     Args:
         avoid: texts of evaluation prompts; a prompt that shares a 13-gram of words with one is dropped.
     """
-    contaminated = Contamination(avoid)
-
-    def candidates() -> Iterator[TrainingPrompt]:
-        yield from template_prompts(spec.templates, spec.seed)
-        for source in spec.files:
-            for index, line in enumerate(Path(source["path"]).read_text(encoding="utf-8").splitlines()):
-                yield TrainingPrompt(
-                    f"{source['domain']}-file-{index}", source["domain"], json.loads(line)[source["field"]]
-                )
-        for batch in range(-(-spec.self_written // spec.batch_size)):
-            path = folder / "self_written" / f"{spec.seed}-{batch:04d}.json"
-            if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                texts = sampled_user_turns(
-                    target, tokenizer, spec.batch_size, seed=spec.seed * 100_003 + batch, tick=tick
-                )
-                path.write_text(json.dumps(texts), encoding="utf-8")
-            for index, text in enumerate(json.loads(path.read_text(encoding="utf-8"))):
-                yield TrainingPrompt(f"self-{batch}-{index}", "self", text)
-
-    seen = set()
-    for prompt in candidates():
+    contaminated, seen = Contamination(avoid), set()
+    sources = {
+        "templates": (spec.templates, template_prompts(spec.templates, spec.seed)),
+        "library": (spec.library, library_prompts(spec.library, spec.seed)),
+        "self": (spec.self_written * 3 // 4, _self_written(spec, target, tokenizer, folder, tick)),
+        **{source["path"]: _from_file(source) for source in spec.files},
+    }
+    for prompt in interleave(sources.values()):
         if prompt.text not in seen and not contaminated(prompt.text):
             seen.add(prompt.text)
             yield prompt
+
+
+def interleave(sources: Iterable[tuple[int, Iterator[TrainingPrompt]]]) -> Iterator[TrainingPrompt]:
+    """All prompts of (about how many, prompts) pairs, each source spread evenly, so that every part of the data has
+    the mixture of the whole.
+    """
+    heap = [(1 / count, index, count, prompts) for index, (count, prompts) in enumerate(sources) if count]
+    heapq.heapify(heap)
+    while heap:
+        due, index, count, prompts = heap[0]
+        prompt = next(prompts, None)
+        if prompt is None:
+            heapq.heappop(heap)
+        else:
+            heapq.heapreplace(heap, (due + 1 / count, index, count, prompts))
+            yield prompt
+
+
+def _from_file(source: dict[str, str]) -> tuple[int, Iterator[TrainingPrompt]]:
+    lines, domain = Path(source["path"]).read_text(encoding="utf-8").splitlines(), source["domain"]
+    texts = (json.loads(line)[source["field"]] for line in lines)
+    return len(lines), (TrainingPrompt(f"file-{index}", domain, text) for index, text in enumerate(texts))
+
+
+def _self_written(spec: DataSpec, target: Target, tokenizer, folder: Path, tick) -> Iterator[TrainingPrompt]:
+    for batch in range(-(-spec.self_written // spec.batch_size)):
+        path = folder / "self_written" / f"{spec.seed}-{batch:04d}.json"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            rng, words = random.Random(f"{spec.seed}/{batch}"), common_words(tokenizer)
+            openings = [opening(rng, words) for _ in range(spec.batch_size)]
+            turns = sampled_user_turns(target, tokenizer, openings, spec.seed * 100_003 + batch, tick=tick)
+            path.write_text(json.dumps(turns), encoding="utf-8")
+        for index, (domain, text) in enumerate(json.loads(path.read_text(encoding="utf-8"))):
+            yield TrainingPrompt(f"self-{batch}-{index}", domain, text)
 
 
 def generate_data(
@@ -166,6 +204,8 @@ def generate_data(
         max_new_tokens=spec.max_new_tokens,
         soft_labels=spec.soft_labels,
         worker=spec.worker,
+        branches=spec.branches,
+        seed=spec.seed,
         tick=tick,
     )
 
@@ -175,7 +215,6 @@ def train(
     head: HeadSpec,
     target: Target,
     data: Path,
-    held_out: Path | None,
     out: Path,
     *,
     export_to: Path | None = None,
@@ -186,38 +225,45 @@ def train(
     """Train a head, or go on from the checkpoint in `out`.
 
     Args:
-        data, held_out: folders of shards.
-        export_to: where the head is written whenever the held-out evaluation improves.
+        data: folder of shards.
+        export_to: where the head is written whenever it is better than before on the validation outputs.
         grow: on resuming, take in shards written since the run began (the curve is then no longer the one an
             uninterrupted run would have given).
         on_log: receives the rows of the learning curve and, with a key `domain`, of the evaluations.
     """
-    sequences = load_sequences(data, _shard_count(data, out, grow), spec.max_repeat_share)
-    sequences = sequences[: max(1, round(spec.data_share * len(sequences)))]
+    every = load_sequences(data, _shard_count(data, out, grow), spec.max_repeat_share)
+    kept_out = [in_validation(s.prompt or {}, spec.validation_share) for s in every]
+    sequences = [s for s, out_of_training in zip(every, kept_out, strict=True) if not out_of_training]
+    sequences = [sequences[int(n / spec.data_share)] for n in range(max(1, int(spec.data_share * len(sequences))))]
+    judged = [s for s, out_of_training in zip(every, kept_out, strict=True) if out_of_training]
+    judged = _spread([s for s in judged if s.repeat_share() < LOOPING], spec.validation_sequences)
     raw = _raw_config(head, target)
-    sample = [s.tokens.long().to(target.device) for s in sequences[:16]]
     trainer = Trainer(
         target,
         raw,
-        initial_drafter(target, raw, sample).state_dict(),
+        _initial_weights(spec, target, raw, sequences),
         out,
         soft_share=spec.soft_share,
         weight_decay=spec.weight_decay,
         gradient_norm=spec.gradient_norm,
         parts=spec.parts,
+        feature_scale=feature_scale(sequences[:: max(1, len(sequences) // 64)]),
     )
     trainer.resume()
-    schedule = Schedule(spec.steps, spec.learning_rate, spec.warm_up)
-    whole = Batches(sequences, replace(spec.batch, block_size=head.block_size), target.vocab_size)
-    short = Batches(
-        sequences, replace(spec.batch, block_size=min(spec.short_block, head.block_size)), target.vocab_size
+    schedule = Schedule(spec.steps, spec.learning_rate, spec.warm_up, spec.decay)
+    batches = MixedBatches(
+        Batches(sequences, replace(spec.batch, block_size=min(spec.short_block, head.block_size)), target.vocab_size),
+        Batches(
+            sequences,
+            replace(spec.batch, block_size=head.block_size, anchors=-(-spec.batch.anchors // 2)),
+            target.vocab_size,
+        ),
+        spec.short_share,
+        spec.parts,
     )
-    switch = round(spec.short_share * spec.steps)
-    judged = _spread(load_sequences(held_out), spec.evaluate_sequences) if held_out else []
-    best = float("-inf")
+    best = best_score(out / "evaluation.csv")
     while trainer.step < spec.steps:
-        batches, stage_end = (short, switch) if trainer.step < switch else (whole, spec.steps)
-        until = min(stage_end, (trainer.step // spec.evaluate_every + 1) * spec.evaluate_every)
+        until = min(spec.steps, (trainer.step // spec.evaluate_every + 1) * spec.evaluate_every)
         trainer.run(batches, schedule, until=until, checkpoint_every=spec.checkpoint_every, tick=tick, on_log=on_log)
         if judged and (until % spec.evaluate_every == 0 or until == spec.steps):
             rows = [{"step": trainer.step, **row} for row in evaluate(trainer.drafter, target, judged, tick=tick)]
@@ -227,7 +273,7 @@ def train(
             score = rows[-1]["r_chain"] + rows[-1]["r_universe"]
             if export_to and score > best:
                 best = score
-                export_head(export_to, raw, trainer.masters)
+                export_head(export_to, raw, trainer.weights())
     return trainer
 
 
@@ -257,6 +303,38 @@ def _raw_config(head: HeadSpec, target: Target) -> dict:
     )
 
 
+def _initial_weights(spec: TrainSpec, target: Target, raw: dict, sequences: list[Sequence]) -> dict[str, torch.Tensor]:
+    """fp32 weights to begin with.
+
+    Raises:
+        CastError: `start_from` holds a head of another shape.
+    """
+    if spec.start_from is None:
+        sample = [s.tokens.long().to(target.device) for s in sequences[:16]]
+        return initial_drafter(target, raw, sample).state_dict()
+    drafter = load_drafter(spec.start_from, device="cpu", dtype="float32")
+    if drafter.config != DFlashConfig.from_dict(raw):
+        raise CastError(f"{spec.start_from} holds a head of another shape; change `head` or leave start_from empty")
+    return drafter.state_dict()
+
+
+def feature_scale(sequences: list[Sequence]) -> torch.Tensor:
+    """Root mean square of every feature channel over some sequences, float32 [taps * H].
+
+    The first three positions are left out: their huge values ("attention sinks") would hide all others.
+    """
+    return torch.cat([s.features[3:] for s in sequences]).float().square().mean(0).sqrt().clamp(min=1e-3)
+
+
+def best_score(path: Path) -> float:
+    """The best sum of both R in the evaluations so far, so that a resumed run exports only what beats them."""
+    if not path.exists():
+        return float("-inf")
+    with open(path, newline="", encoding="utf-8") as source:
+        rows = [row for row in csv.DictReader(source) if row["domain"] == "mean"]
+    return max((float(row["r_chain"]) + float(row["r_universe"]) for row in rows), default=float("-inf"))
+
+
 def _shard_count(data: Path, out: Path, grow: bool) -> int:
     """How many shards the run trains on: those there when it began, so that a resumed run sees the same
     batches.
@@ -274,7 +352,7 @@ def _spread(sequences: list[Sequence], count: int) -> list[Sequence]:
     by_domain: dict[str, list[Sequence]] = {}
     for s in sequences:
         by_domain.setdefault((s.prompt or {}).get("domain", ""), []).append(s)
-    share = max(1, count // len(by_domain))
+    share = max(1, count // max(1, len(by_domain)))
     return [s for group in by_domain.values() for s in group[:share]]
 
 
@@ -288,4 +366,4 @@ def export_checkpoint(out: Path, folder: Path) -> None:
     if not path.exists():
         raise CastError(f"no checkpoint in {out}; run the train stage first")
     state = torch.load(path, map_location="cpu", weights_only=True)
-    export_head(folder, state["raw_config"], state["masters"])
+    export_head(folder, state["raw_config"], state["weights"])

@@ -18,7 +18,7 @@ from cast.errors import CastError
 from cast.models.dflash import DFlashConfig, DFlashDrafter
 from cast.models.layers import dense
 from cast.models.target import Target
-from cast.training.batches import Batches
+from cast.training.batches import Batches, MixedBatches
 from cast.training.objective import Batch, block_loss
 
 REFERENCE_SIZE = 0.1  # root mean square of a matrix that learns at the schedule's own rate
@@ -26,18 +26,19 @@ REFERENCE_SIZE = 0.1  # root mean square of a matrix that learns at the schedule
 
 @dataclass(frozen=True)
 class Schedule:
-    """Step count and learning rate: linear warm-up over a share of the steps, then a cosine to a floor.
+    """Step count and learning rate: linear warm-up, a constant middle, and a cosine to a floor.
 
     Attributes:
         steps: of the whole run; the cosine ends there.
         learning_rate: at the peak, for a matrix of REFERENCE_SIZE.
-        warm_up: share of the steps.
+        warm_up, decay: shares of the steps at the beginning and at the end; decay 1 falls right after the warm-up.
         floor: last learning rate, as a share of the peak.
     """
 
     steps: int
     learning_rate: float = 1e-3
     warm_up: float = 0.04
+    decay: float = 1.0
     floor: float = 0.02
 
     def at(self, step: int) -> float:
@@ -45,7 +46,8 @@ class Schedule:
         warm = max(1, round(self.warm_up * self.steps))
         if step < warm:
             return self.learning_rate * (step + 1) / warm
-        progress = min(1.0, (step - warm) / max(1, self.steps - warm))
+        start = max(warm, round((1 - self.decay) * self.steps))
+        progress = min(1.0, max(0, step - start) / max(1, self.steps - start))
         return self.learning_rate * (self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
@@ -57,6 +59,9 @@ class Trainer:
         raw_config: the head's `config.json`.
         initial: fp32 state dict of a new head.
         folder: where the checkpoint and the learning curve live.
+        feature_scale: root mean square of every feature channel, [taps * H], or None. `fc` then learns as if its
+            inputs had unit size: early layers of a target are ten times smaller than late ones, and with one rate
+            for all columns the head hardly ever reads them.
         parts: batches per step, whose gradients are averaged. On a CPU they run side by side, one thread
             each: with other work on the machine that keeps all cores busy, which one pass on many threads
                 does not.
@@ -74,6 +79,7 @@ class Trainer:
         gradient_norm: float = 1.0,
         chunk: int = 512,
         parts: int = 1,
+        feature_scale: Tensor | None = None,
     ):
         self.target, self.raw_config, self.folder = target, raw_config, Path(folder)
         self.soft_share, self.gradient_norm, self.chunk, self.parts = soft_share, gradient_norm, chunk, parts
@@ -83,6 +89,11 @@ class Trainer:
             name: initial[name].detach().clone().float().to(target.device)
             for name, _ in self.drafter.named_parameters()
         }
+        self.feature_scale = None if feature_scale is None else feature_scale.float().to(target.device)
+        if self.feature_scale is not None:
+            self.masters["fc.weight"].mul_(self.feature_scale)
+        for master in self.masters.values():
+            master.grad = torch.zeros_like(master)
         # A step moves every matrix by the same share of its size. The layers come from a target with large
         # weights and `fc` reads features with large values: one rate starves the first or shakes the other.
         groups = [
@@ -106,27 +117,42 @@ class Trainer:
     def checkpoint_path(self) -> Path:
         return self.folder / "checkpoint.pt"
 
-    def train_step(self, batches: Batches, schedule: Schedule) -> float:
+    def train_step(self, batches: Batches | MixedBatches, schedule: Schedule) -> float:
         """One optimiser step; returns its loss."""
         started = time.perf_counter()
         indices = range(self.step * self.parts, (self.step + 1) * self.parts)
         done = list(self._pool.map(self._gradients, [batches.at(index) for index in indices]))
-        for index, name in enumerate(self.masters):
-            self.masters[name].grad = sum(gradients[index].float() for _, gradients in done) / self.parts
+        # Into the same buffers at every step: a new allocation of this size costs more than the sum.
+        slopes = [master.grad for master in self.masters.values()]
+        torch._foreach_copy_(slopes, done[0][1])
+        for _, gradients in done[1:]:
+            torch._foreach_add_(slopes, [gradient.float() for gradient in gradients])
+        if self.feature_scale is not None:
+            self.masters["fc.weight"].grad.div_(self.feature_scale)
         torch.nn.utils.clip_grad_norm_(self.masters.values(), self.gradient_norm)
         for group in self.optimiser.param_groups:
             group["lr"] = schedule.at(self.step) * group["scale"]
         self.optimiser.step()
-        with torch.no_grad():
-            for name, parameter in self.drafter.named_parameters():
-                parameter.copy_(self.masters[name])
-        value = sum(loss for loss, _ in done) / self.parts
+        self._publish()
+        value = sum(loss for loss, _ in done)
         if not math.isfinite(value):
             raise CastError(f"the loss became {value} at step {self.step}; lower the learning rate")
         self.smooth_loss = value if self.smooth_loss is None else 0.98 * self.smooth_loss + 0.02 * value
         self.step += 1
         self.seconds += time.perf_counter() - started
         return value
+
+    def weights(self) -> dict[str, Tensor]:
+        """The head's weights in fp32."""
+        if self.feature_scale is None:
+            return self.masters
+        return self.masters | {"fc.weight": self.masters["fc.weight"] / self.feature_scale}
+
+    @torch.no_grad()
+    def _publish(self) -> None:
+        weights = self.weights()
+        for name, parameter in self.drafter.named_parameters():
+            parameter.copy_(weights[name])
 
     def _gradients(self, batch: Batch) -> tuple[float, tuple[Tensor, ...]]:
         loss, _ = block_loss(
@@ -137,11 +163,12 @@ class Trainer:
             self.soft_share,
             self.chunk,
         )
+        loss = loss / self.parts
         return loss.item(), torch.autograd.grad(loss, list(self.drafter.parameters()))
 
     def run(
         self,
-        batches: Batches,
+        batches: Batches | MixedBatches,
         schedule: Schedule,
         *,
         until: int | None = None,
@@ -177,6 +204,8 @@ class Trainer:
         """Write the checkpoint; it replaces the last one only when complete."""
         state = {
             "masters": self.masters,
+            "feature_scale": self.feature_scale,
+            "weights": self.weights(),
             "optimiser": self.optimiser.state_dict(),
             "step": self.step,
             "seconds": self.seconds,
@@ -198,10 +227,10 @@ class Trainer:
         state = torch.load(self.checkpoint_path, map_location=self.target.device, weights_only=True)
         if state["raw_config"] != self.raw_config:
             raise CastError(f"{self.checkpoint_path} holds a head of another shape; choose another output folder")
-        with torch.no_grad():
-            for name, parameter in self.drafter.named_parameters():
-                self.masters[name].copy_(state["masters"][name])
-                parameter.copy_(self.masters[name])
+        for name, master in self.masters.items():
+            master.copy_(state["masters"][name])
+        self.feature_scale = state["feature_scale"]
+        self._publish()
         self.optimiser.load_state_dict(state["optimiser"])
         self.step, self.seconds, self.smooth_loss = state["step"], state["seconds"], state["smooth_loss"]
         truncate_csv(self.folder / "curve.csv", self.step)

@@ -38,7 +38,11 @@ step() {
   [ "$code" -eq 0 ] || { failed=1; tail -n 5 "$out/$name.log"; }
 }
 
-# step_tests: only files that hold gpu tests, and of these only those whose imports are there
+# The project's own pytest options name plug-ins that may be missing here.
+pytest_alone=("$python" -m pytest -q -o addopts= --import-mode=importlib -p no:cacheprovider)
+
+# step_tests: only files that hold gpu tests, and of these only those whose imports are there; the attention kernel's
+# tests carry no mark, as they also run by Triton's interpreter
 step_tests() {
   if ! "$python" -c 'import pytest' 2>/dev/null; then
     echo "gpu_check: tests skipped: pytest is not installed"
@@ -50,10 +54,12 @@ step_tests() {
     echo "gpu_check: hypothesis is not installed; the tests that draw with it are left out"
     files=$(find $files -name 'test_*.py' -exec grep -L 'hypothesis' {} + | xargs grep -lE 'mark\.gpu|device')
   fi
-  # The project's own options name plug-ins that may be missing here.
-  step tests 200 "$python" -m pytest -q -m gpu -o addopts= --import-mode=importlib -p no:cacheprovider $files
-  cat "$out/tests.json" >>"$out/tests.log"
-  tail -n 3 "$out/tests.json"
+  step tests 160 "${pytest_alone[@]}" -m gpu $files
+  step kernel 60 "${pytest_alone[@]}" -rs tests/serving/test_tree_kernel.py
+  for name in tests kernel; do
+    cat "$out/$name.json" >>"$out/$name.log"
+    tail -n 3 "$out/$name.json"
+  done
 }
 
 step_tests

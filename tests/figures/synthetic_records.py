@@ -44,8 +44,8 @@ def decode_row(
     rounds = max(1, round(95 / r))
     row = identity("width_sweep", setting, domain) | {
         "method": method, "budget": budget, "prompt_id": f"{domain}/{prompt}", "prompt_index": prompt,
-        "repeat": 0, "seed": 0, "temperature": 0.0, "sampler": "greedy", "top_k": 8, "block_size": 16, "max_new_tokens": 96,
-        "order": 0, "traced": False, "prompt_tokens": 40, "new_tokens": 96, "rounds": rounds,
+        "repeat": 0, "seed": 0, "temperature": 0.0, "sampler": "greedy", "top_k": 8, "block_size": 16,
+        "max_new_tokens": 96, "order": 0, "traced": False, "prompt_tokens": 40, "new_tokens": 96, "rounds": rounds,
         "committed_tokens": max(95, rounds), "stop_reason": "length", "prefill_ms": 200.0,
         "first_draft_ms": 9.0, "decode_ms": 96 * ms_per_token, "ms_per_token": ms_per_token,
         "drafter_passes": rounds, "target_passes": rounds, "draft_ms_per_round": np.nan,

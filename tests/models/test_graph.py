@@ -1,6 +1,7 @@
 """engine=graph: the static passes equal the eager ones, on a CPU with the capture replaced by a direct call."""
 
 import dataclasses
+import weakref
 
 import pytest
 import torch
@@ -87,20 +88,54 @@ def test_a_cache_that_is_let_go_serves_the_next_generation_and_two_at_once_get_t
     assert static.new_cache(90).keys.data_ptr() == memory
 
 
-def test_preparing_captures_all_that_a_generation_runs(pair):
-    captured = []
+@pytest.fixture
+def counted():
+    """A pair whose captures are counted, and their count so far."""
+    pair, captured = random_pair(), []
 
     def counting(run):
         captured.append(run)
         return run
 
-    static = dataclasses.replace(pair, target=GraphTarget(pair.target, counting))
-    static.target.prepare(400 + 100 + 32, 32, pair.drafter.target_layer_ids)
-    before = len(captured)
-    assert before == 2  # capacities up to one span and up to two
-    prompt = torch.arange(400) % 90
+    return dataclasses.replace(pair, target=GraphTarget(pair.target, counting)), lambda: len(captured)
+
+
+@pytest.mark.parametrize(("prompt_length", "spans"), [(400, 2), (SPAN - 1, 1)])
+def test_preparing_captures_all_that_a_generation_runs(counted, prompt_length, spans):
+    static, captures = counted
+    static.target.prepare(prompt_length, prompt_length + 100 + 32, [32], static.drafter.target_layer_ids)
+    assert captures() == spans  # those the sequence grows through, none that its prompt has passed
+    prompt = torch.arange(prompt_length) % 90
     cast.generate(static, prompt, budget=31, max_new_tokens=100, stop_token_ids=[])
-    assert len(captured) == before
+    assert captures() == spans
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [*METHODS, ("cast", {"budget": 0}), ("cast", {"budget": 3}), ("ngram", {}), ("ngram", {"budget": 3})],
+)
+def test_nothing_is_captured_once_the_output_runs(counted, method, options):
+    static, captures = counted
+    seen = []
+    prompt = torch.arange(60) % 7
+    cast.generate(
+        static,
+        prompt,
+        method,
+        max_new_tokens=60,
+        stop_token_ids=[],
+        on_tokens=lambda _: seen.append(captures()),
+        **options,
+    )
+    assert len(seen) > 2
+    assert seen[0] == seen[-1] > 0
+
+
+def test_storage_that_became_too_small_is_let_go(pair):
+    static, held = GraphTarget(pair.target, direct), []
+    for capacity in (100, 2 * SPAN, 4 * SPAN):
+        held.append(weakref.ref(static.new_cache(capacity).storage))
+    assert [memory() is None for memory in held] == [True, True, False]
 
 
 def test_nan_of_drafter_and_target_is_refused(pair, static_pair):

@@ -98,7 +98,8 @@ def generate(
     selector = make_selector(temperature, sampler, seed, logits_processor)
     proposer = make_proposer(pair, method, budget=budget, top_k=top_k, block_size=block_size, **options)
     if isinstance(pair.target, GraphTarget):
-        pair.target.prepare(len(prompt) + max_new_tokens + proposer.lookahead, proposer.lookahead, proposer.taps)
+        capacity = len(prompt) + max_new_tokens + proposer.lookahead
+        pair.target.prepare(len(prompt), capacity, proposer.packs, proposer.taps)
     run = decode(
         pair.target,
         proposer,

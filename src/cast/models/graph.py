@@ -13,7 +13,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -123,6 +123,7 @@ class GraphTarget:
             storage = min(fitting, key=lambda storage: storage.keys.shape[2])
             self._idle = [other for other in self._idle if other is not storage]
         else:
+            self._idle.clear()  # all too small, and whoever wanted them fits the new one
             storage = self._allocate(needed)
         cache = StaticCache.over(storage.keys, storage.values, storage.rotary)
         cache.storage = storage
@@ -140,12 +141,21 @@ class GraphTarget:
         self._idle.append(storage)
 
     @torch.inference_mode()
-    def prepare(self, capacity: int, pack: int, taps: Sequence[int] = ()) -> None:
-        """Capture what a generation of that capacity and pack size needs, so that no timed window does."""
+    def prepare(self, prompt: int, capacity: int, packs: Iterable[int], taps: Sequence[int] = ()) -> None:
+        """Capture what a generation runs, so that no timed window does.
+
+        Args:
+            prompt: its tokens; no pack stands before them.
+            capacity: of its cache, the largest pack included.
+            packs: sizes n of the packs it may verify.
+            taps: layers whose hidden states it wants.
+        """
         cache = self.new_cache(capacity)
-        if pack <= PACKS[-1]:
-            for span in range(SPAN, cache.capacity + 1, SPAN):
-                self._pass(cache.storage, _padded(pack), span, taps)
+        for pack in packs:
+            if pack <= PACKS[-1]:
+                size = _padded(pack)
+                for span in range(_whole_spans(prompt + size), _whole_spans(capacity - pack + size) + 1, SPAN):
+                    self._pass(cache.storage, size, span, taps)
 
     @torch.inference_mode()
     def forward(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -120,6 +122,11 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = No
     return out.view(kv_heads, group, n, head_dim).permute(2, 0, 1, 3).reshape(n, heads * head_dim)
 
 
+def on_device(values: Sequence[int], device: torch.device) -> Tensor:
+    """int64 [len(values)] there, in a copy that the host does not wait for."""
+    return torch.tensor(values, dtype=torch.int64).to(device, non_blocking=True)
+
+
 def additive_mask(visible: Tensor, prefix: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The pack's visibility with an all-visible prefix, as the additive mask attention takes.
 
@@ -132,5 +139,5 @@ def additive_mask(visible: Tensor, prefix: int, dtype: torch.dtype, device: torc
     """
     n = visible.shape[0]
     mask = torch.zeros(n, prefix + n, dtype=dtype, device=device)
-    mask[:, prefix:].masked_fill_(~visible.to(device), float("-inf"))
+    mask[:, prefix:].masked_fill_(~visible.to(device, non_blocking=True), float("-inf"))
     return mask

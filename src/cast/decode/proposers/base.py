@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from cast.decode.timer import Trace
 from cast.errors import CastError
 from cast.models import DraftHead, Pair
+from cast.models.layers import on_device
 from cast.trees import CandidateTree
 
 
@@ -26,6 +26,11 @@ class Proposer(ABC):
 
     lookahead: int = 1
     """Cache entries needed beyond the committed sequence: the largest pack or block."""
+
+    @property
+    def packs(self) -> Sequence[int]:
+        """Sizes N + 1 of the packs it may ask for; an engine of fixed shapes captures these before the clock runs."""
+        return (self.lookahead,)
 
     passes: int = 0
     """Drafter passes so far."""
@@ -73,7 +78,7 @@ class FeatureProposer(Proposer):
 
     def paired_tokens(self, features: Tensor) -> Tensor:
         """int64 [c]: for each new row of features, the token after it. The prompt's first token follows none."""
-        return torch.tensor(self.observed[-len(features) :], device=features.device)
+        return on_device(self.observed[-len(features) :], features.device)
 
 
 def drafter_of(pair: Pair, kind: type[DraftHead]) -> DraftHead:

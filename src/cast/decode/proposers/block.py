@@ -71,6 +71,10 @@ class CastTree(_BlockProposer):
         self.lookahead = max(self.block_size, budget + 1)
         self.stays_on_device = isinstance(pair.target, GraphTarget) and budget > 0
 
+    @property
+    def packs(self) -> tuple[int]:
+        return (self.budget + 1,)  # the block may be longer
+
     def propose(self, features, root, trace=None) -> CandidateTree:
         logits = self.marginals(features, root, trace)
         if self.stays_on_device:

@@ -38,7 +38,8 @@ class DartTree(FeatureProposer):
     ):
         super().__init__(pair)
         self.trie = _loaded(str(trie)) if isinstance(trie, (str, Path)) else trie
-        self.budget, self.top_k = budget, top_k or (8 if trie is None else SEARCH_TOP_K)
+        default = 8 if trie is None else SEARCH_TOP_K
+        self.budget, self.top_k = budget, default if top_k is None else top_k
         for name, value, least in (("budget", budget, 0), ("top_k", self.top_k, 1)):
             if value < least:
                 raise CastError(f"{name} must be at least {least}, not {value}")
@@ -46,6 +47,10 @@ class DartTree(FeatureProposer):
         self.context: list[int] = []
         draft_ids = torch.arange(self.drafter.config.draft_vocab_size, device=pair.device)
         self.target_ids = self.drafter.to_target(draft_ids).cpu()
+
+    @property
+    def packs(self) -> tuple[int]:
+        return (self.budget + 1,)  # the masked slots may be more
 
     def start(self, capacity: int) -> None:
         self.cache = self.drafter.new_cache(capacity)

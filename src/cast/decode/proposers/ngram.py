@@ -25,6 +25,10 @@ class PromptLookup(Proposer):
         self.history: list[int] = []
         self.follows: dict[tuple[int, ...], int] = {}  # n-gram to the place right after its latest occurrence
 
+    @property
+    def packs(self) -> range:
+        return range(1, self.budget + 2)
+
     def observe(self, tokens: list[int]) -> None:
         for token in tokens:
             place = len(self.history)

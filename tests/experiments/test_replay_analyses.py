@@ -236,6 +236,16 @@ def test_the_shared_budget_by_brute_force(share):
     assert (found["best_first"] == sum(accepted[r, n] for r, n in enumerate(given))).all()
 
 
+def test_hindsight_gives_no_request_more_than_was_enumerated():
+    """A budget above all enumerated nodes accepts what they accept, not the path beyond them."""
+    random = np.random.default_rng(5)
+    scores = -np.sort(random.exponential(1.0, (6, 3, 3)), axis=-1).astype(np.float32)
+    order = best_first_order(Roots(scores, random.integers(0, 2, (6, 3)), (6,)), 4)
+    assert len(set(order.accepted[:, -1].tolist())) > 1
+    found = shared_budget(order, batch_size=6, batches=1, nodes_per_request=4, seed=0)
+    assert found["hindsight"] == found["uniform"] == order.accepted[:, -1].sum()
+
+
 def test_policies_keep_their_order(logs):
     roots = Roots.of(logs)
     order = best_first_order(roots.chosen(roots.chain_rounds), 40, 8)

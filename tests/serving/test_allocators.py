@@ -1,12 +1,8 @@
 """Allocators: brute force over every division of a budget, and the batched stopping rule."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cast import CastError
 from cast.serving import (
@@ -16,58 +12,16 @@ from cast.serving import (
     RoundCost,
     Uniform,
     best_first_forest,
-    hindsight,
     shared_best_first,
     stopping_budget,
 )
 from cast.width import LatencyCurve
 
-MASSES = st.lists(
-    st.lists(st.floats(0, 1, width=32), min_size=0, max_size=4).map(lambda row: sorted(row, reverse=True)),
-    min_size=1,
-    max_size=4,
-)
-
-
-def divisions(requests, budget, most):
-    return (
-        counts for counts in itertools.product(*(range(most[r] + 1) for r in range(requests))) if sum(counts) <= budget
-    )
-
-
-@settings(max_examples=60, deadline=None)
-@given(masses=MASSES, budget=st.integers(0, 10))
-def test_best_first_is_the_best_division_of_a_shared_budget(masses, budget):
-    counts = shared_best_first([np.array(row) for row in masses], budget)
-    assert counts.sum() == min(budget, sum(map(len, masses)))
-
-    def worth(division):
-        return sum(sum(row[:n]) for row, n in zip(masses, division, strict=True))
-
-    assert worth(counts) == pytest.approx(
-        max(map(worth, divisions(len(masses), budget, [len(row) for row in masses]))), abs=1e-6
-    )
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    needed=st.lists(st.sets(st.integers(1, 6), max_size=3).map(sorted), min_size=1, max_size=4),
-    budget=st.integers(0, 12),
-)
-def test_hindsight_is_the_best_division_once_the_outcome_is_known(needed, budget):
-    counts = hindsight(needed, budget)
-    assert counts.sum() <= budget
-
-    def accepted(division):
-        return sum(sum(step <= n for step in steps) for steps, n in zip(needed, division, strict=True))
-
-    assert accepted(counts) == max(map(accepted, divisions(len(needed), budget, [6] * len(needed))))
-
 
 def test_the_forest_divides_as_the_masses_say(random_scores):
     scores, tokens = random_scores(5, 3, 4, 3)
     whole = best_first_forest(scores, tokens, np.full(3, 30))
-    masses = [np.exp(whole.tree(request).log_mass.double().numpy()) for request in range(3)]
+    masses = whole.log_mass.reshape(3, 30)
     for budget in (0, 1, 7, 40):
         np.testing.assert_array_equal(
             best_first_forest(scores, tokens, budget).sizes, shared_best_first(masses, budget)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from cast.experiments.replay import Order
-
-POLICIES = ("uniform", "best_first", "hindsight")
+from cast.width import hindsight, shared_best_first
 
 
 def shared_budget(
@@ -35,43 +34,16 @@ def shared_budget(
     budget = batch_size * nodes_per_request
     given = {
         "uniform": np.full(drawn.shape, nodes_per_request),
-        "best_first": _best_first_split(order.log_mass[drawn], budget),
+        "best_first": shared_best_first(order.log_mass[drawn], budget),
+        "hindsight": hindsight(_entries(order, never=budget + 1)[drawn], budget),
     }
-    accepted = {policy: order.accepted[drawn, nodes].sum(axis=1, dtype=np.int64) for policy, nodes in given.items()}
-    return accepted | {"hindsight": _knapsack(_entries(order)[drawn], budget)}
+    return {policy: order.accepted[drawn, nodes].sum(axis=1, dtype=np.int64) for policy, nodes in given.items()}
 
 
-def _best_first_split(log_mass: np.ndarray, budget: int) -> np.ndarray:
-    """Nodes of each request among the ``budget`` best of its batch: [batches, B, nodes] to int [batches, B]."""
-    batches, size, nodes = log_mass.shape
-    flat = log_mass.reshape(batches, size * nodes)
-    # A request's masses descend, so its share of the best is a run from its first node on.
-    best = np.argsort(-flat, axis=1, kind="stable")[:, :budget]
-    exists = np.take_along_axis(flat, best, axis=1) > -np.inf
-    owner = best // nodes + np.arange(batches)[:, None] * size
-    return np.bincount(owner[exists], minlength=batches * size).reshape(batches, size)
-
-
-def _entries(order: Order) -> np.ndarray:
-    """Smallest budget at which 1, 2, ... nodes are accepted, int [R, longest path]; more than there are: never."""
-    nodes = order.log_mass.shape[1]
+def _entries(order: Order, never: int) -> np.ndarray:
+    """Smallest budget at which 1, 2, ... nodes are accepted, int [R, longest path]; ``never`` where none does."""
     deepest = int(order.path_depth.max(initial=0))
-    entries = np.full((len(order.log_mass), deepest), nodes + 1)
+    entries = np.full((len(order.log_mass), deepest), never)
     root, node = np.nonzero(order.path_depth)
     entries[root, order.path_depth[root, node] - 1] = node + 1
     return entries
-
-
-def _knapsack(entries: np.ndarray, budget: int) -> np.ndarray:
-    """Most accepted nodes of each batch: [batches, B, steps] budgets of 1, 2, ... accepted, to int [batches]."""
-    batches, size, steps = entries.shape
-    sizes = np.arange(budget + 1)
-    best = np.zeros((batches, budget + 1), np.int64)  # of the requests so far, at every budget
-    for request in range(size):
-        options = [best]
-        for step in range(steps):
-            rest = sizes - entries[:, request, step, None]
-            value = np.take_along_axis(best, np.maximum(rest, 0), axis=1) + step + 1
-            options.append(np.where(rest >= 0, value, 0))
-        best = np.maximum.reduce(options)
-    return best[:, -1]

@@ -10,14 +10,13 @@ from cast.serving.allocators import (
     Priced,
     RoundCost,
     Uniform,
-    hindsight,
-    shared_best_first,
     stopping_budget,
 )
 from cast.serving.batch import Batch, Request, Round
 from cast.serving.forest import Forest, best_first_forest, chain_forest
 from cast.serving.passes import BucketedVerifier, DenseVerifier, RaggedVerifier, Verifier
 from cast.serving.serve import Clock, RoundClock, Served, ServingRun, WallClock, poisson_arrivals, serve
+from cast.width import hindsight, shared_best_first
 
 __all__ = [
     "Allocator",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,56 +15,6 @@ from cast.decode.proposers import top_log_probs
 from cast.errors import CastError
 from cast.serving.forest import Forest, best_first_forest, chain_forest
 from cast.width import LatencyCurve, MassCurve, predict_width
-
-
-def shared_best_first(masses: Sequence[np.ndarray], budget: int) -> np.ndarray:
-    """Nodes of each request when the `budget` nodes of largest mass are taken over all (Proposition 2).
-
-    Args:
-        masses: for each request, the masses of its candidates in best-first order, largest first.
-        budget: shared nodes M; everything is taken when there are fewer.
-
-    Returns:
-        int64 [B]; request r takes the first entry-many nodes of its own best-first tree. Of equal masses the
-        earlier request's comes first.
-    """
-    request = np.repeat(np.arange(len(masses)), [len(row) for row in masses])
-    merged = np.concatenate([np.asarray(row, np.float64) for row in masses]) if len(masses) else np.empty(0)
-    best = np.argsort(-merged, kind="stable")[:budget]
-    return np.bincount(request[best], minlength=len(masses))
-
-
-def hindsight(needed: Sequence[Sequence[int]], budget: int) -> np.ndarray:
-    """Nodes of each request that would have accepted the most tokens, had the target's choices been known.
-
-    Each request still verifies a prefix of its own best-first order; only its length is chosen afterwards.
-
-    Args:
-        needed: for each request, entry k - 1 is the least number of its nodes with which k tokens are accepted;
-            ascending.
-        budget: shared nodes M.
-
-    Returns:
-        int64 [B], sum at most `budget`; nodes that accept nothing are not spent.
-    """
-    # Accepted lengths are step functions of the nodes and not concave, so this is a knapsack, solved exactly.
-    best = np.zeros(budget + 1, np.int64)
-    choices = np.zeros((len(needed), budget + 1), np.int64)
-    for request, steps in enumerate(needed):
-        without = best.copy()
-        for accepted, nodes in enumerate(steps, start=1):
-            if nodes > budget:
-                break
-            gained = np.full(budget + 1, -1)
-            gained[nodes:] = without[: budget + 1 - nodes] + accepted
-            better = gained > best
-            best[better] = gained[better]
-            choices[request, better] = nodes
-    counts, left = np.zeros(len(needed), np.int64), budget
-    for request in reversed(range(len(needed))):
-        counts[request] = choices[request, left]
-        left -= counts[request]
-    return counts
 
 
 @dataclass(frozen=True)

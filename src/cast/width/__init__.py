@@ -1,5 +1,6 @@
-"""Which tree width to deploy: cost curve, mass curve, stopping rule and sweep oracle (numpy only)."""
+"""Which tree width to deploy: cost curve, mass curve, stopping rule, shared budgets, sweep oracle (numpy only)."""
 
+from cast.width.allocation import hindsight, shared_best_first
 from cast.width.latency import LatencyCurve
 from cast.width.mass import MassCurve
 from cast.width.oracle import gap_points, sweep_oracle
@@ -10,6 +11,8 @@ __all__ = [
     "MassCurve",
     "WidthPrediction",
     "gap_points",
+    "hindsight",
     "predict_width",
+    "shared_best_first",
     "sweep_oracle",
 ]

@@ -91,7 +91,7 @@ class LatencyCurve:
         if len(n) < 2:
             raise CastError(
                 f"cost slope over {lo:g} to {hi:g} packed tokens: the probe has {len(n)} point(s) there; "
-                "at least two are needed"
+                "at least two are needed; probe more packed_tokens"
             )
         if estimator == "endpoints":
             n, latency = n[[0, -1]], latency[[0, -1]]

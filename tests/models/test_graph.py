@@ -138,11 +138,12 @@ def test_storage_that_became_too_small_is_let_go(pair):
     assert [memory() is None for memory in held] == [True, True, False]
 
 
-def test_nan_of_drafter_and_target_is_refused(pair, static_pair):
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"temperature": 1.0, "sampler": "recursive"}])
+def test_nan_of_the_drafter_is_refused(pair, static_pair, options):
     broken = dataclasses.replace(static_pair, drafter=pair.to(pair.dtype).drafter)
     broken.drafter.norm.weight[0] = torch.nan
     with pytest.raises(CastError, match="drafter returned NaN"):
-        cast.generate(broken, torch.arange(9), budget=7, max_new_tokens=20)
+        cast.generate(broken, torch.arange(9), budget=7, max_new_tokens=20, **options)
 
 
 def test_the_cpu_has_no_graphs_and_says_so(pair):

@@ -7,7 +7,7 @@ import torch
 from cast.serving.attention import LoopedAttention, RaggedLayout, ragged_attention
 
 pytest.importorskip("triton", reason="the kernel's tests need triton: pip install triton")
-from cast.serving.kernel import TreeAttention, ancestor_words
+from cast.serving.kernel import TreeAttention, ancestor_words, covers
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -74,3 +74,9 @@ def test_other_devices_take_the_loop(ragged_case):
     layout, query, *_ = ragged_case([2], [3], 2, 1, 64)
     chosen = ragged_attention(layout, 2, 1, 64, query.dtype, torch.device("cpu"))
     assert isinstance(chosen, LoopedAttention)
+
+
+def test_what_the_kernel_covers():
+    assert all(covers(size, dtype) for size in (16, 64, 128) for dtype in (torch.float32, torch.bfloat16))
+    assert not covers(96, torch.float32)
+    assert not covers(64, torch.float64)  # its sums are fp32

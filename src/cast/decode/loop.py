@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cast.decode.proposers import Proposer
 from cast.decode.timer import Trace, garbage_collection_off, now_ms
+from cast.models.layers import on_device
 from cast.models.target import Target
 from cast.verify import Selector, verify
 
@@ -127,7 +128,7 @@ def decode(
             if emit([*round_.accepted, round_.next_root]):
                 break
             proposer.observe([*round_.accepted, round_.next_root])
-            root = torch.tensor([round_.next_root], device=device)
+            root = on_device([round_.next_root], device)
             features = _rows(output.taps, round_.rows) if output.taps else None
             tree = proposer.propose(features, root, trace)
         run.decode_ms = now_ms(device) - opened
@@ -142,5 +143,5 @@ def _rows(taps: list[Tensor], rows: list[int]) -> Tensor:
     """Features [len(rows), taps * H] of exactly the committed positions."""
     if rows == list(range(len(rows))):
         return torch.cat([tap[: len(rows)] for tap in taps], dim=-1)
-    index = torch.tensor(rows, device=taps[0].device)
+    index = on_device(rows, taps[0].device)
     return torch.cat([tap[index] for tap in taps], dim=-1)

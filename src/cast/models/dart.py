@@ -49,7 +49,7 @@ class DartDrafter(FeatureHead):
         hidden = torch.cat((hidden[-1:], slot[:, : hidden.shape[-1]]))
         start = cache.length
         end = start + len(rows)
-        causal = torch.ones(self.positions, self.positions, dtype=torch.bool).tril()
+        causal = torch.ones(self.positions, self.positions, dtype=torch.bool, device=rows.device).tril()
         mask = additive_mask(causal, end - self.positions, rows.dtype, rows.device)
         attended = layer.self_attn(rows, cache, slice(start, end), queries=self.positions, mask=mask)
         cache.commit(len(features))

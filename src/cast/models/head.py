@@ -43,7 +43,8 @@ class DraftHead(nn.Module):
     def rotary_table(self, positions: int) -> RotaryTable:
         """Cosines and sines for at least that many positions."""
         weight, table = self.fc.weight, self._rotary_table
-        if table is None or len(table.cos) < positions or table.cos.dtype != weight.dtype:
+        fits = table is not None and (table.cos.dtype, table.cos.device) == (weight.dtype, weight.device)
+        if not fits or len(table.cos) < positions:
             exponent = torch.arange(0, self.config.head_dim, 2, device=weight.device, dtype=torch.float32)
             inv_freq = self.config.rope_theta ** -(exponent / self.config.head_dim)
             table = self._rotary_table = RotaryTable(inv_freq, 1.0, positions, weight.dtype)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cast.errors import CastError
-from cast.models.layers import RotaryTable
+from cast.models.layers import RotaryTable, on_device
 
 
 class KVCache:
@@ -76,7 +76,7 @@ class KVCache:
             settled = next((i for i, row in enumerate(rows) if row != i), len(rows))
             moved = rows[settled:]
             if moved:
-                source = torch.tensor(moved, device=self.keys.device) + self.length
+                source = on_device(moved, self.keys.device) + self.length
                 start, end = self.length + settled, self.length + len(rows)
                 self.keys[:, :, start:end] = self.keys[:, :, source]
                 self.values[:, :, start:end] = self.values[:, :, source]

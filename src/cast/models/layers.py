@@ -123,7 +123,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = No
 
 
 def on_device(values: Sequence[int], device: torch.device) -> Tensor:
-    """int64 [len(values)] there, in a copy that the host does not wait for."""
+    """int64 [len(values), ...] there, in a copy that the host does not wait for."""
     return torch.tensor(values, dtype=torch.int64).to(device, non_blocking=True)
 
 

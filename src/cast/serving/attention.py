@@ -87,10 +87,10 @@ class LoopedAttention(RaggedAttention):
 def ragged_attention(
     layout: RaggedLayout, heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
 ) -> RaggedAttention:
-    """The implementation for that device: the kernel on CUDA where it covers the head size, else the loop."""
+    """The implementation for that device: the kernel on CUDA where it covers head size and dtype, else the loop."""
     if device.type == "cuda":
         from cast.serving.kernel import TreeAttention, covers
 
-        if covers(head_dim):
+        if covers(head_dim, dtype):
             return TreeAttention(layout, heads, kv_heads, head_dim, dtype, device)
     return LoopedAttention(layout, heads // kv_heads, dtype, device)

@@ -21,9 +21,9 @@ WORD_BITS = 64
 HEAD_DIMS = (16, 32, 64, 128)
 
 
-def covers(head_dim: int) -> bool:
-    """Whether the kernel is written for heads of that size."""
-    return head_dim in HEAD_DIMS
+def covers(head_dim: int, dtype: torch.dtype) -> bool:
+    """Whether the kernel is written for heads of that size and dtype; it sums in fp32, too little for fp64."""
+    return head_dim in HEAD_DIMS and dtype.itemsize <= 4
 
 
 class TreeAttention(RaggedAttention):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from cast.models.kv_cache import KVCache
-from cast.models.layers import RotaryTable
+from cast.models.layers import RotaryTable, on_device
 
 
 class SlotStore:
@@ -64,7 +64,7 @@ class SlotStore:
             if row != place
         ]
         if moves:
-            slots, sources, places = torch.tensor(moves, device=self.keys.device).T
+            slots, sources, places = on_device(moves, self.keys.device).T
             self.keys[:, slots, :, places] = self.keys[:, slots, :, sources]
             self.values[:, slots, :, places] = self.values[:, slots, :, sources]
         for slot, rows in enumerate(packs):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cast.models.kv_cache import KVCache
-from cast.models.layers import additive_mask
+from cast.models.layers import additive_mask, on_device
 from cast.models.target import Target, TargetOutput
 from cast.trees import CandidateTree, ancestor_mask
 
@@ -30,7 +30,7 @@ def verify(
     """
     prefix = cache.length
     if tree is None or len(tree) == 0:
-        position = torch.tensor([prefix], device=target.device)
+        position = on_device([prefix], target.device)
         return target.forward(root, position, cache, taps=taps)
     token_ids, positions, mask = pack_tree(tree, root, prefix, target.dtype)
     return target.forward(token_ids, positions, cache, mask=mask, causal=mask is None, taps=taps)

@@ -1,4 +1,4 @@
-"""The greedy walk of a tree that stays on the device: one copy to the host in a round, after the target's pass."""
+"""Walks of a tree that was built on the device: after the target's pass one copy, of the greedy walk or of the tree."""
 
 from __future__ import annotations
 
@@ -26,10 +26,26 @@ def greedy_walk_on_device(tree: CandidateTree, logits: Tensor) -> Walk:
     on_path = ~(tree.visible & ~follows).any(dim=-1)  # the target's choice led to the row and to all above it
     undefined = torch.stack((tree.log_mass.isnan().any(), (best.isnan() & on_path).any()))
     copied = torch.cat((on_path.long(), chosen, undefined.long())).tolist()
-    if any(copied[-2:]):
-        whose = "drafter" if copied[-2] else "target"
-        raise CastError(f"the {whose} returned NaN logits; check its checkpoint and dtype")
+    _refuse_nan("drafter", copied[-2])
+    _refuse_nan("target", copied[-1])
     n = len(chosen)
     rows = [row for row in range(n) if copied[row]]  # siblings differ in their tokens, so the rows are one path
     tokens = [copied[n + row] for row in rows]
     return Walk(rows, tokens[:-1], tokens[-1])
+
+
+def on_host(tree: CandidateTree) -> CandidateTree:
+    """The tree on the CPU, in one copy.
+
+    Raises:
+        CastError: NaN among the drafter's scores.
+    """
+    columns = torch.stack([part.double() for part in (tree.tokens, tree.parent, tree.depth, tree.log_mass)]).cpu()
+    tokens, parent, depth = columns[:3].long()  # every id is exact in fp64
+    _refuse_nan("drafter", columns[3].isnan().any())
+    return CandidateTree(tokens, parent, depth, columns[3].float())
+
+
+def _refuse_nan(whose: str, found: bool | int | Tensor) -> None:
+    if found:
+        raise CastError(f"the {whose} returned NaN logits; check its checkpoint and dtype")

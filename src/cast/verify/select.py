@@ -17,7 +17,7 @@ from torch import Tensor
 from cast.errors import CastError
 from cast.trees import CandidateTree
 from cast.verify.chance import Chance, refuse_undefined
-from cast.verify.resident import greedy_walk_on_device
+from cast.verify.resident import greedy_walk_on_device, on_host
 from cast.verify.walk import Selection, Walk, walk
 
 LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
@@ -43,6 +43,8 @@ class Selector(ABC):
 
     def walk(self, tree: CandidateTree | None, logits: Tensor, emitted: Callable[[], list[int]]) -> Walk:
         """Walk a verified tree by this rule; arguments as for `over`."""
+        if tree is not None and tree.visible is not None:
+            tree = on_host(tree)
         return walk(tree, self.over(logits, emitted, tree))
 
 

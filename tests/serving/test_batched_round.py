@@ -147,6 +147,22 @@ def test_what_a_round_reports(pair, prompts):
     assert np.isnan(untraced.round()[0].verify_ms)
 
 
+def test_a_request_without_room_is_refused_and_the_others_go_on(pair, prompts, plain_of):
+    need = Batch.tokens_needed(pair, Uniform(4), len(prompts[0]), 6, 1)
+    batch = Batch(pair, Uniform(4), RaggedVerifier(), slots=1, slot_tokens=need)
+    fitting = Request(prompts[0], max_new_tokens=6, stop_token_ids=())
+    for refused in (Request(prompts[0], max_new_tokens=7), fitting):
+        with pytest.raises(CastError, match="no slot"):
+            batch.admit(refused)
+        if not batch.active:
+            batch.admit(fitting)
+    finished = []
+    while not finished:
+        batch.round()
+        finished = batch.retire()
+    assert finished[0].tokens == plain_of(fitting)
+
+
 def test_serving_needs_a_block_drafter(pair):
     with pytest.raises(CastError, match="DFlash drafter"):
         Batch(pair.with_drafter(None), Chain(7), RaggedVerifier(), slots=1, slot_tokens=9)

@@ -17,6 +17,7 @@ from cast.decode.generate import check_prompt, make_selector
 from cast.decode.timer import Trace, garbage_collection_off, now_ms
 from cast.errors import CastError
 from cast.models import DFlashDrafter, Pair, Target
+from cast.models.layers import on_device
 from cast.serving.allocators import Allocator
 from cast.serving.forest import Forest
 from cast.serving.passes import Verified, Verifier, draft
@@ -133,11 +134,11 @@ class Batch:
         slot_tokens: int,
         traced: bool = False,
     ):
-        drafter = check_drafter(pair)
+        self.pair, self.drafter = pair, check_drafter(pair)
         if slots < 1 or slot_tokens < 1:
             raise CastError(f"a batch needs at least one slot of one token, not {slots} of {slot_tokens}")
-        self.target, self.drafter, self.allocator, self.verifier = pair.target, drafter, allocator, verifier
-        self.slots, self.traced = slots, traced
+        self.target, self.allocator, self.verifier = pair.target, allocator, verifier
+        self.slots, self.slot_tokens, self.traced = slots, slot_tokens, traced
         self.active: list[Active] = []  # request i holds slot i
         self._store, self._features = new_stores(pair, slots, slot_tokens)
 
@@ -151,10 +152,16 @@ class Batch:
         """Give a request a slot and run its prompt; its first token is emitted by this.
 
         Raises:
-            CastError: the request is impossible, see `prepare`.
+            CastError: the request is impossible, see `prepare`, or there is no slot for it.
         """
         active = prepare(self.target, request)
         slot, length = len(self.active), len(active.prompt)
+        need = self.tokens_needed(self.pair, self.allocator, length, request.max_new_tokens, self.slots)
+        if slot == self.slots or need > self.slot_tokens:
+            raise CastError(
+                f"no slot for a request of {need} cache tokens: {slot} of {self.slots} are taken, each of "
+                f"{self.slot_tokens}"
+            )
         cache = self._store.cache(slot)
         positions = torch.arange(length, device=active.prompt.device)
         taps = self.drafter.target_layer_ids
@@ -196,7 +203,7 @@ class Batch:
             walks = self._walks(forest, verified)
             self._store.commit([step.rows for step in walks])
             kept = [start + row for start, step in zip(verified.starts, walks, strict=True) for row in step.rows]
-            index = torch.tensor(kept, device=logits.device)
+            index = on_device(kept, logits.device)
             fresh = torch.cat([tap[index] for tap in verified.taps], dim=-1).split([step.committed for step in walks])
             emitted = []
             for active, step, rows in zip(self.active, walks, fresh, strict=True):
@@ -231,30 +238,17 @@ class Batch:
         return finished
 
     def _walks(self, forest: Forest, verified: Verified) -> list[Walk]:
-        select_greedily = self._greedy_choices(verified.logits)
-        walks = []
+        greedy, walks = [isinstance(active.selector, GreedySelector) for active in self.active], []
+        if any(greedy):  # on a GPU one copy to the host serves them all
+            select = GreedySelector().over(verified.logits, list)
         for request, (active, start) in enumerate(zip(self.active, verified.starts, strict=True)):
             tree = forest.tree(request)
-            if select_greedily and isinstance(active.selector, GreedySelector):
-                walks.append(walk(tree, lambda row, path, siblings, start=start: select_greedily(start + row)))
+            if greedy[request]:
+                walks.append(walk(tree, lambda row, path, siblings, start=start: select(start + row, path, siblings)))
             else:
                 rows = verified.logits[start : start + len(tree) + 1]
                 walks.append(active.selector.walk(tree, rows, active.history))
         return walks
-
-    def _greedy_choices(self, logits: Tensor) -> Callable[[int], int] | None:
-        """Row to arg-max, from one copy for the whole batch; None where reading a row costs nothing anyway."""
-        if logits.device.type == "cpu" or not any(isinstance(a.selector, GreedySelector) for a in self.active):
-            return None
-        best, tokens = logits.max(dim=-1)
-        tokens, undefined = torch.stack((tokens, best.isnan().long())).tolist()
-
-        def choose(row: int) -> int:
-            if undefined[row]:
-                raise CastError("the target returned NaN logits; check its checkpoint and dtype")
-            return tokens[row]
-
-        return choose
 
 
 def new_stores(pair: Pair, slots: int, capacity: int) -> tuple[SlotStore, SlotStore]:

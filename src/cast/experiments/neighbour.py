@@ -8,18 +8,28 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+from cast.errors import CastError
+
 _BYTES = 256 * 2**20
 """Of each buffer: more than any cache holds."""
+_BEGUN = "streaming\n"
 
 
 @contextlib.contextmanager
 def neighbour(kind: str) -> Iterator[int]:
-    """Run the streaming process on ``cpu`` or ``cuda`` inside the block; yields its process id."""
+    """Run the streaming process on ``cpu`` or ``cuda`` inside the block; yields its process id.
+
+    Raises:
+        CastError: the process did not begin, or ended inside the block: what was measured had no neighbour.
+    """
     command = [sys.executable, "-m", "cast.experiments.neighbour", kind]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            process.stdout.readline()  # it has begun, or ended
+            if process.stdout.readline() != _BEGUN:
+                raise CastError(f"the process that streams memory on {kind} did not start; is there memory for it?")
             yield process.pid
+            if process.poll() is not None:
+                raise CastError(f"the process that streams memory on {kind} ended before the job; run the job again")
         finally:
             process.terminate()
 
@@ -29,9 +39,10 @@ def stream(kind: str) -> None:
     import torch
 
     torch.set_num_threads(1)
-    source, target = (torch.zeros(_BYTES, dtype=torch.uint8, device=kind) for _ in range(2))
+    # Written to: the pages of untouched zeros are one page, which a cache holds.
+    source, target = (torch.ones(_BYTES, dtype=torch.uint8, device=kind) for _ in range(2))
     parent = os.getppid()
-    print("streaming", flush=True)
+    print(_BEGUN, end="", flush=True)
     while os.getppid() == parent:
         target.copy_(source)
         if kind == "cuda":

@@ -26,6 +26,7 @@ from cast.experiments.provenance import Provenance, code_version
 from jobs import inputs, pairs
 from jobs.composition import config_digest, options, plain
 from jobs.pairs import Unavailable
+from jobs.schema import SamplingUnderLoad, TotalVariation
 from jobs.status import Status
 
 # Of a folder named by overrides, in characters; file systems allow 255 bytes.
@@ -85,6 +86,8 @@ SMALLEST = {
     "prefixes": 1,
     "prompt_limit": 1,
     "time_limit_s": 0,
+    "budget": 0,
+    "lead_rounds": 0,
     "top": 1,
     "roots_at_once": 1,
     "largest_budget": 1,
@@ -99,7 +102,6 @@ SMALLEST = {
     "wide": 0,
     "priced_packed_tokens": 1,
     "requests_per_slot": 1,
-    "load": 0,
     "resamples": 1,
     "draws": 1,
     "floor_samples": 1,
@@ -109,6 +111,8 @@ SMALLEST = {
     "sequence_top_k": 1,
 }
 """Least value of a key, in whichever experiment has it."""
+
+ABOVE_0 = ("load", "top_p")
 
 
 def check_values(config: DictConfig) -> None:
@@ -132,6 +136,11 @@ def check_values(config: DictConfig) -> None:
             raise CastError(f"{key} is empty; give at least one value")
         if min(values) < least:
             raise CastError(f"{key} must be {least} or more, not {min(values)}")
+    for key in ABOVE_0:
+        if config.get(key) is not None and config[key] <= 0:
+            raise CastError(f"{key} must be above 0, or null, not {config[key]}")
+    if issubclass(OmegaConf.get_type(config), (TotalVariation, SamplingUnderLoad)) and config.temperature == 0:
+        raise CastError(f"{config.experiment.name} compares sampled tokens; temperature must be above 0")
 
 
 def output_path(config: DictConfig, script: str, suffix: str = ".parquet") -> Path:

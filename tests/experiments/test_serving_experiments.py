@@ -64,6 +64,12 @@ def test_impossible_prefixes_are_refused(pair, prefix, packed, what):
         next(serving_tax.run(pair, WidthTaxSpec((1,), (packed,), prefix_tokens=prefix)))
 
 
+@pytest.mark.parametrize("verifiers", [(), ("ragged", "foo")])
+def test_a_verifier_that_is_not_there(verifiers):
+    with pytest.raises(CastError, match="verifiers must be some of dense, ragged"):
+        WidthTaxSpec((1,), (4,), prefix_tokens=20, verifiers=verifiers)
+
+
 def test_a_measured_cost_is_a_curve_over_all_packed_tokens(pair):
     cost = round_cost(pair, 3, VERIFIERS["ragged"], (1, 4, 8), prefix_tokens=20, iterations=1)
     assert cost.latency.packed_tokens.tolist() == [3, 12, 24]
@@ -115,7 +121,7 @@ def test_sampled_runs_have_nothing_to_depart_from(pair, prompts, as_records):
 def test_the_stopping_rule_prices_nodes_on_the_spot(pair, prompts):
     spec = spec_of(variants=("ragged/priced",), priced_packed_tokens=(1, 2, 4, 8), repeats=1, traced=False)
     row = rows_of(pair, prompts, spec)[0]
-    assert 0 < row["nodes_per_request"] <= 7
+    assert 0 < row["nodes_per_request"] <= 3 * 7  # the last request alone may take the whole budget
 
 
 def test_an_inexact_server_is_an_error(pair, prompts, monkeypatch):

@@ -5,7 +5,7 @@ from serving import serving
 
 from cast import CastError
 from cast.experiments.partial import Partial
-from cast.experiments.records import SERVING, TOTAL_VARIATION, WIDTH_TAX, read_records
+from cast.experiments.records import SERVING, TOTAL_VARIATION, WIDTH_TAX, read_records, write_records
 from jobs import measuring, pairs
 
 TAX = ["batch_sizes=[1,2]", "packed_tokens=[1,4]", "prefix_tokens=16", "warmups=1", "iterations=2"]
@@ -42,6 +42,20 @@ def test_runs_of_both_kinds(tiny_job, experiment, load):
     assert timed.load.notna().all() == load
     assert timed.departures.eq(0).all()
     assert len(frame[frame.traced]) == 2
+    for column, nonsense in (("new_tokens", 10**6), ("full_rounds", 10**6), ("tokens_per_s", 1e-3), ("requests", None)):
+        with pytest.raises(CastError, match=f"column {column}, row 0"):
+            write_records(frame.assign(**{column: nonsense}), f"{config.out}.nonsense", SERVING)
+
+
+def test_values_that_mean_nothing_are_refused_first(tiny_job):
+    for experiment, override, told in (
+        ("continuous_batching", "load=0", "load must be above 0"),
+        ("sampling_under_load", "temperature=0", "temperature must be above 0"),
+        ("sampling_under_load", "top_p=0", "top_p must be above 0"),
+        ("sampling_under_load", "lead_rounds=-1", "lead_rounds must be 0 or more"),
+    ):
+        with pytest.raises(CastError, match=told):
+            serving(tiny_job(experiment, override))
 
 
 def test_the_law_of_served_draws(tiny_job):

@@ -276,7 +276,8 @@ REPLAY = _schema(
         "bin": _column(_TEXT),
         "quantity": _column(_TEXT, _not_blank),
         "value": _measured(_FLOAT),
-        "low": _measured(_FLOAT),  # 95% interval, prompts drawn anew; empty where there is none
+        # 95% interval, prompts drawn anew (Wilson's for hit rates; batches drawn anew for a shared budget); or none.
+        "low": _measured(_FLOAT),
         "high": _measured(_FLOAT),
         "n": _measured(_INT, _at_least_0),  # rounds, events, nodes or batches the value rests on
         "prompts": _measured(_INT, _at_least_0),
@@ -285,7 +286,14 @@ REPLAY = _schema(
         *("experiment", "setting", "drafter", "domain"),
         *("analysis", "roots", "method", "budget", "top_k", "bin", "quantity"),
     ],
-    checks=_follows_status(measured=["value", "n", "prompts"], optional=["low", "high"]),
+    checks=[
+        *_follows_status(measured=["value", "n", "prompts"], optional=["low", "high"]),
+        _row_check(
+            "high",
+            lambda frame: (frame["low"].isna() & frame["high"].isna()) | (frame["high"] >= frame["low"]),
+            "must be at least low, or empty with it",
+        ),
+    ],
 )
 
 EXAMPLE = _schema(
@@ -343,6 +351,13 @@ EQUIVALENCE = _schema(
             optional=["departure", "departure_gap", "fp32_agrees"],
         ),
         _row_check("gap_to", lambda frame: frame["gap_to"] > frame["gap_from"], "must be above gap_from"),
+        _row_check(
+            "departure_gap",
+            lambda frame: (
+                frame["departure_gap"].isna() | frame["departure_gap"].between(frame["gap_from"], frame["gap_to"])
+            ),
+            "must lie between gap_from and gap_to",
+        ),
         *(
             _row_check(
                 column,
@@ -462,6 +477,31 @@ SERVING = _schema(
                 *("padded_share", "mean_active", "wait_s", "latency_s"),
             ],
             optional=["departures", "largest_gap", "draft_ms_per_round", "verify_ms_per_round"],
+        ),
+        _row_check(
+            "requests",  # a run that failed may have counted them
+            lambda frame: frame["requests"].notna() | (frame["status"] == "failed"),
+            "must be filled in measured rows",
+        ),
+        _row_check(
+            "new_tokens",
+            lambda frame: _where_known(frame["new_tokens"] <= frame["committed_tokens"] + frame["requests"]),
+            "must be at most committed_tokens and one of each request",
+        ),
+        *(
+            _row_check(
+                f"full_{column}",
+                lambda frame, column=column: _where_known(frame[f"full_{column}"] <= frame[column]),
+                f"must be at most {column}",
+            )
+            for column in ("rounds", "committed_tokens")
+        ),
+        _row_check(
+            "tokens_per_s",
+            lambda frame: _where_known(
+                (frame["tokens_per_s"] * frame["elapsed_s"] - frame["new_tokens"]).abs() <= 1e-6 * frame["new_tokens"]
+            ),
+            "must be new_tokens / elapsed_s",
         ),
         _row_check(
             "goodput_tokens_per_s",

@@ -315,7 +315,10 @@ def regret_bound(roots: Roots, order: Order, budget: int, oracle: np.ndarray) ->
 
 
 def shared_budgets(replayed: _Replayed) -> Iterator[Row]:
-    """One budget split over a batch of requests: best-first and in hindsight against uniform (appendix F)."""
+    """One budget split over a batch of requests: best-first and in hindsight against uniform (appendix F).
+
+    Batches are what is resampled: an interval tells the error of drawing them, not what other prompts would give.
+    """
     spec, rounds = replayed.spec, replayed.roots.chain_rounds
     if len(rounds) < spec.batch_size:
         return

@@ -276,7 +276,7 @@ def _traced_row(variant: _Variant, requests: Sequence[Request], active: int, spe
     row = variant.identity | {"repeat": 0, "order": 0, "traced": True, "load": None, "requests": len(short)}
     row |= {"max_new_tokens": limit, "departures": None, "largest_gap": math.nan} | _measured(served, short)
     full = [report for report in served.rounds if report.active == served.slots]
-    if full:
+    if full and "status" not in row:
         row |= {
             "draft_ms_per_round": sum(report.draft_ms for report in full) / len(full),
             "verify_ms_per_round": sum(report.verify_ms for report in full) / len(full),

@@ -89,7 +89,7 @@ def checks() -> list[Check]:
 
 
 def _speedups() -> Iterator[Check]:
-    """Table 1 at temperature 0 from the times of Tables 12 and 13."""
+    """Table 1 at temperature 0 from the times of Table 12."""
     printed = paper.table("table1").query("temperature == 0").set_index(["setting", "method", "width", "domain"])
     times = paper.table("table12").set_index(["setting", "domain", "method", "width"])["ms_per_token"]
     for (setting, domain, method, width), ms in times.items():

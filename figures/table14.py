@@ -97,9 +97,7 @@ def _cell(block: Panel, setting: str, domain: str, limit: int | None) -> tuple[l
         "note": "",
     }
     for name, cell in (("dflash", chain), ("cast", tree)):
-        record |= {
-            f"{name}_{column}": cell[column] for column in ("speedup", "r_prompt_mean", "r_pooled", "ms_per_token")
-        }
+        record |= {f"{name}_{column}": cell[column] for column in KEPT}
     record |= {f"{name}_percent": 100 * tree[name] for name in ("gain", "gain_low", "gain_high")}
     record |= {"oracle_width": int(best["budget"])}
     record |= {f"oracle_{name}_percent": 100 * best[name] for name in ("gain", "gain_low", "gain_high")}
@@ -110,7 +108,7 @@ def _cell(block: Panel, setting: str, domain: str, limit: int | None) -> tuple[l
         tables.gain(tree),
         f"{record['oracle_width']} ({tables.gain(best)})",
     ]
-    return shown, record | {"note": ""}
+    return shown, record
 
 
 def render(study: Study, out: Path) -> list[Path]:

@@ -170,5 +170,9 @@ def test_refusals(pair, tmp_path):
         cast.generate(pair, prompt, "dart", budget=-1)
     with pytest.raises(CastError, match="cannot be read"):
         cast.generate(pair, prompt, "dart", trie=tmp_path / "absent.trie")
+    with pytest.raises(CastError, match="cannot be read"):
+        cast.generate(pair, prompt, "dart", trie="a\0b")
+    with pytest.raises(CastError, match="trie must be"):
+        cast.generate(pair, prompt, "dart", trie=5)
     with pytest.raises(CastError, match="NaN"):
         dart.ngram_tree(torch.full((1, 2), torch.nan), torch.tensor([[1, 2]]), 2, [1, 2], None)

@@ -131,6 +131,12 @@ def test_settings_out_of_range(pair, options):
         cast.generate(pair, torch.tensor([1, 2]), "eagle3", **options)
 
 
+@pytest.mark.parametrize("steps", [1.5, "3", None, float("nan")])
+def test_draft_steps_that_are_no_number(pair, steps):
+    with pytest.raises(CastError, match="draft_steps must be a whole number"):
+        cast.generate(pair, torch.tensor([1, 2]), "eagle3", draft_steps=steps)
+
+
 def test_an_option_of_another_method(pair):
     with pytest.raises(CastError, match="method 'eagle3' has no option 'trie'; it takes draft_steps"):
         cast.generate(pair, torch.tensor([1, 2]), "eagle3", trie="x")

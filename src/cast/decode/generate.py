@@ -92,9 +92,9 @@ def generate(
     """
     if engine != "eager":
         pair = with_engine(pair, engine)
-    _check_integers(max_new_tokens=max_new_tokens, seed=seed)
-    _check_integers(budget=budget or 0, top_k=top_k or 0, block_size=block_size or 0)
+    check_integers(budget=budget or 0, top_k=top_k or 0, block_size=block_size or 0)
     prompt = check_prompt(pair.target, input_ids, max_new_tokens)
+    stops = check_stops(pair.target, stop_token_ids)
     selector = make_selector(temperature, sampler, seed, logits_processor)
     proposer = make_proposer(pair, method, budget=budget, top_k=top_k, block_size=block_size, **options)
     if isinstance(pair.target, GraphTarget):
@@ -106,7 +106,7 @@ def generate(
         selector,
         prompt,
         max_new_tokens=max_new_tokens,
-        stop_token_ids=frozenset(pair.target.stop_token_ids if stop_token_ids is None else stop_token_ids),
+        stop_token_ids=stops,
         on_tokens=on_tokens,
         traced=traced,
     )
@@ -124,18 +124,28 @@ def make_selector(temperature: float, sampler: str, seed: int, logits_processor:
     """The rule for the next token at a temperature.
 
     Raises:
-        CastError: the temperature is out of range or the sampler unknown.
+        CastError: the temperature or seed is out of range, the sampler unknown, or the processor no callable.
     """
-    if not 0 <= temperature < math.inf:  # NaN refused as well
-        raise CastError(f"temperature must be a finite number from 0, not {temperature}")
-    if sampler not in SAMPLERS:
+    try:
+        finite = 0 <= temperature < math.inf  # NaN refused as well
+    except TypeError:
+        finite = False
+    if not finite:
+        raise CastError(f"temperature must be a finite number from 0, not {temperature!r}")
+    if sampler not in tuple(SAMPLERS):  # a tuple: whatever was given need not be hashable
         raise CastError(f"unknown sampler {sampler!r}; samplers: {', '.join(SAMPLERS)}")
+    check_integers(seed=seed)
+    if not -(2**63) <= seed < 2**64:
+        raise CastError(f"seed must be from -2^63 to 2^64 - 1, not {seed}")
+    if logits_processor is not None and not callable(logits_processor):
+        raise CastError(f"logits_processor must be callable, as LogitsProcessorList is, not {logits_processor!r}")
     if temperature == 0:
         return GreedySelector(logits_processor)
     return SAMPLERS[sampler](temperature, seed, logits_processor)
 
 
-def _check_integers(**values: int) -> None:
+def check_integers(**values: int) -> None:
+    """Raise a CastError naming the first value that is no whole number."""
     for name, value in values.items():
         try:
             operator.index(value)
@@ -149,7 +159,11 @@ def check_prompt(target: Target, input_ids: Tensor, max_new_tokens: int) -> Tens
     Raises:
         CastError: it is empty, no vector of token ids, or too long for the model with its new tokens.
     """
-    prompt = torch.as_tensor(input_ids)
+    check_integers(max_new_tokens=max_new_tokens)
+    try:
+        prompt = torch.as_tensor(input_ids)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise CastError(f"input_ids is no vector of token ids: {' '.join(str(error).split())}") from None
     if prompt.dim() == 2 and prompt.shape[0] == 1:
         prompt = prompt[0]
     if prompt.dim() != 1:
@@ -168,3 +182,17 @@ def check_prompt(target: Target, input_ids: Tensor, max_new_tokens: int) -> Tens
             f"{target.max_positions}"
         )
     return prompt.to(target.device, torch.int64)
+
+
+def check_stops(target: Target, stop_token_ids: Collection[int] | None) -> frozenset[int]:
+    """The tokens that end a generation; None takes the model's own.
+
+    Raises:
+        CastError: no collection of whole numbers.
+    """
+    if stop_token_ids is None:
+        return frozenset(target.stop_token_ids)
+    try:
+        return frozenset(map(operator.index, stop_token_ids))
+    except TypeError:
+        raise CastError(f"stop_token_ids must be a list of token ids, not {stop_token_ids!r}") from None

@@ -45,8 +45,9 @@ class NgramTrie:
         """
         try:
             data = Path(path).read_bytes()
-        except OSError as error:
-            raise CastError(f"n-gram trie {path} cannot be read: {error.strerror or error}") from None
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            reason = getattr(error, "strerror", None) or error
+            raise CastError(f"n-gram trie {str(path)!r} cannot be read: {reason}") from None
         try:
             order, size = _HEAD.unpack_from(data)
             counts, children = [], []

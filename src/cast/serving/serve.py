@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 
 import numpy as np
 
+from cast.decode.generate import check_integers
 from cast.errors import CastError
 from cast.models import Pair
 from cast.serving.allocators import Allocator, BestFirst
@@ -138,7 +141,13 @@ def serve(
     Raises:
         CastError: no DFlash drafter, or an argument out of range.
     """
+    requests = list(requests)
     allocator, verifier = allocator or BestFirst(8), verifier or RaggedVerifier()
+    if not isinstance(allocator, Allocator):
+        raise CastError(f"allocator must be one of cast.serving's, such as BestFirst(8), not {allocator!r}")
+    if not isinstance(verifier, Verifier):
+        raise CastError(f"verifier must be one of cast.serving's, such as RaggedVerifier(), not {verifier!r}")
+    check_integers(max_active=max_active, memory_tokens=memory_tokens or 0)
     if max_active < 1:
         raise CastError(f"max_active must be at least 1, not {max_active}")
     if memory_tokens is not None and memory_tokens < 1:
@@ -206,6 +215,10 @@ def _needs(
     needs = {}
     for index, request in enumerate(requests):
         try:
+            if not isinstance(request, Request):
+                raise CastError(f"not a Request but a {type(request).__name__}; give Request(prompt)")
+            if not isinstance(request.arrival, Real) or not math.isfinite(request.arrival):
+                raise CastError(f"arrival must be a finite number, not {request.arrival!r}")
             prompt = prepare(pair.target, request).prompt
         except CastError as error:
             results[index].reason = str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -79,6 +80,17 @@ class FeatureProposer(Proposer):
     def paired_tokens(self, features: Tensor) -> Tensor:
         """int64 [c]: for each new row of features, the token after it. The prompt's first token follows none."""
         return on_device(self.observed[-len(features) :], features.device)
+
+
+def check_least(**values: tuple[int, int]) -> None:
+    """Raise a CastError unless every option, given with its least value, is a whole number from there."""
+    for name, (value, least) in values.items():
+        try:
+            operator.index(value)
+        except TypeError:
+            raise CastError(f"{name} must be a whole number, not {value!r}") from None
+        if value < least:
+            raise CastError(f"{name} must be at least {least}, not {value}")
 
 
 def drafter_of(pair: Pair, kind: type[DraftHead]) -> DraftHead:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cast.decode.proposers.base import FeatureProposer
+from cast.decode.proposers.base import FeatureProposer, check_least
 from cast.decode.proposers.block import top_log_probs
 from cast.errors import CastError
 from cast.models import DartDrafter, Pair
@@ -38,11 +38,11 @@ class DartTree(FeatureProposer):
     ):
         super().__init__(pair)
         self.trie = _loaded(str(trie)) if isinstance(trie, (str, Path)) else trie
+        if self.trie is not None and not isinstance(self.trie, NgramTrie):
+            raise CastError(f"trie must be a file's path or an NgramTrie, not {trie!r}")
         default = 8 if trie is None else SEARCH_TOP_K
         self.budget, self.top_k = budget, default if top_k is None else top_k
-        for name, value, least in (("budget", budget, 0), ("top_k", self.top_k, 1)):
-            if value < least:
-                raise CastError(f"{name} must be at least {least}, not {value}")
+        check_least(budget=(budget, 0), top_k=(self.top_k, 1))
         self.lookahead = max(budget, self.drafter.config.draft_length) + 1
         self.context: list[int] = []
         draft_ids = torch.arange(self.drafter.config.draft_vocab_size, device=pair.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from cast.decode.proposers.base import FeatureProposer
+from cast.decode.proposers.base import FeatureProposer, check_least
 from cast.errors import CastError
 from cast.models import Eagle3Drafter, Pair
 from cast.models.eagle3 import DraftedCandidates
@@ -23,10 +23,9 @@ class Eagle3Tree(FeatureProposer):
 
     def __init__(self, pair: Pair, budget: int = 59, top_k: int = 10, draft_steps: int = 7):
         super().__init__(pair)
-        for name, value, least in (("budget", budget, 0), ("top_k", top_k, 1), ("draft_steps", draft_steps, 0)):
-            if value < least:
-                raise CastError(f"{name} must be at least {least}, not {value}")
-        self.budget, self.top_k, self.draft_steps = budget, top_k, draft_steps
+        check_least(budget=(budget, 0), top_k=(top_k, 1), draft_steps=(draft_steps, 0))
+        self.budget, self.draft_steps = budget, draft_steps
+        self.top_k = min(top_k, self.drafter.config.draft_vocab_size)
         self.lookahead = budget + 1
 
     def start(self, capacity: int) -> None:

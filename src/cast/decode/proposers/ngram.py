@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from cast.decode.proposers.base import Proposer
-from cast.errors import CastError
+from cast.decode.proposers.base import Proposer, check_least
 from cast.models import Pair
 from cast.trees import CandidateTree, chain_tree
 
@@ -17,10 +16,7 @@ class PromptLookup(Proposer):
     """
 
     def __init__(self, pair: Pair | None = None, budget: int = 10, max_ngram: int = 3):
-        if budget < 0:
-            raise CastError(f"budget must be 0 or more, not {budget}")
-        if max_ngram < 1:
-            raise CastError(f"max_ngram must be at least 1, not {max_ngram}")
+        check_least(budget=(budget, 0), max_ngram=(max_ngram, 1))
         self.budget, self.max_ngram, self.lookahead = budget, max_ngram, budget + 1
         self.history: list[int] = []
         self.follows: dict[tuple[int, ...], int] = {}  # n-gram to the place right after its latest occurrence

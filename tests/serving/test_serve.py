@@ -1,5 +1,6 @@
 """Continuous batching: outputs do not depend on the company, and nobody waits, starves or leaks."""
 
+import dataclasses
 import gc
 
 import numpy as np
@@ -192,3 +193,43 @@ def test_nonsense_is_refused(pair, prompts):
     with pytest.raises(CastError, match="drafter"):
         serve(pair.with_drafter(None), [request])
     assert serve(pair, []).results == []
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"prompt": "text"}, "token ids"),
+        ({"prompt": None}, "token ids"),
+        ({"max_new_tokens": 1.5}, "max_new_tokens"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"seed": 2**70}, "seed"),
+        ({"stop_token_ids": 5}, "stop_token_ids"),
+        ({"arrival": float("nan")}, "arrival"),
+        ({"arrival": "now"}, "arrival"),
+    ],
+    ids=str,
+)
+def test_one_malformed_request_does_not_take_the_others_down(pair, prompts, values, word):
+    bad = dataclasses.replace(Request(prompts[0], max_new_tokens=2), **values)
+    refused, served = serve(pair, [bad, Request(prompts[0], max_new_tokens=2)], clock=RoundClock()).results
+    assert (refused.end, served.end) == ("refused", "length")
+    assert word in refused.reason
+    assert "\n" not in refused.reason
+
+
+def test_what_is_no_request_allocator_or_verifier(pair, prompts):
+    request = Request(prompts[0], max_new_tokens=2)
+    assert "not a Request" in serve(pair, [prompts[0]]).results[0].reason
+    for name, value in (
+        ("allocator", "best_first"),
+        ("verifier", "ragged"),
+        ("max_active", 1.5),
+        ("memory_tokens", "x"),
+    ):
+        with pytest.raises(CastError, match=name):
+            serve(pair, [request], **{name: value})
+
+
+def test_requests_may_be_a_generator(pair, prompts):
+    run = serve(pair, (Request(prompt, max_new_tokens=2) for prompt in prompts[:2]))
+    assert [result.end for result in run.results] == ["length", "length"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from cast.decode.generate import check_prompt, make_selector
+from cast.decode.generate import check_prompt, check_stops, make_selector
 from cast.decode.timer import Trace, garbage_collection_off, now_ms
 from cast.errors import CastError
 from cast.models import DFlashDrafter, Pair, Target
@@ -292,7 +292,6 @@ def prepare(target, request: Request) -> Active:
     Raises:
         CastError: an argument out of range, an empty prompt, or a sequence longer than the model allows.
     """
-    prompt = check_prompt(target, torch.as_tensor(request.prompt), request.max_new_tokens)
-    stops = target.stop_token_ids if request.stop_token_ids is None else request.stop_token_ids
+    prompt = check_prompt(target, request.prompt, request.max_new_tokens)
     selector = make_selector(request.temperature, request.sampler, request.seed, None)
-    return Active(request, prompt, selector, frozenset(stops))
+    return Active(request, prompt, selector, check_stops(target, request.stop_token_ids))

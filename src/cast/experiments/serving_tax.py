@@ -48,6 +48,11 @@ class WidthTaxSpec:
     iterations: int = 10
     seed: int = 0
 
+    def __post_init__(self):
+        unknown = [name for name in self.verifiers if name not in VERIFIERS]
+        if unknown or not self.verifiers:
+            raise CastError(f"verifiers must be some of {', '.join(VERIFIERS)}, not {list(self.verifiers)}")
+
 
 @torch.inference_mode()
 def run(pair: Pair, spec: WidthTaxSpec) -> Iterator[tuple[str, list[dict[str, Any]]]]:

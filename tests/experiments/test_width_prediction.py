@@ -112,6 +112,11 @@ def refusal(*arguments, **changes):
     return str(error.value)
 
 
+def test_a_probe_behind_several_prefixes():
+    both = pd.concat([probe(), probe(lambda n: 2 * n).assign(prefix_tokens=4096)])
+    assert "prefixes of 256, 4096 tokens" in refusal(both)
+
+
 def test_a_failed_probe():
     failed = probe().head(1).assign(status="failed", reason="out of memory at 128", latency_ms=np.nan)
     assert "out of memory at 128" in refusal(failed)

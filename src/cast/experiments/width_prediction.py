@@ -42,7 +42,7 @@ def predict(
         overhead ms, prefix tokens, allowed widths, latency medians and interquartile ranges, masses.
 
     Raises:
-        CastError: the probe failed or has no draft, or the rule refuses its inputs.
+        CastError: the probe failed, has no draft or several prefixes, or the rule refuses its inputs.
     """
     if deployed not in MODES:
         raise CastError(f"no such mode of the width rule: {deployed}; modes: {', '.join(map(str, MODES))}")
@@ -51,6 +51,12 @@ def predict(
     if len(measured) < len(latency) or measured.empty:
         reason = next(iter(latency.loc[latency["status"] != "measured", "reason"]), "no rows")
         raise CastError(f"no width can be predicted: the latency probe failed ({reason})")
+    prefixes = sorted(measured["prefix_tokens"].unique())
+    if len(prefixes) > 1:
+        raise CastError(
+            f"no width can be predicted: the latency probe has prefixes of {', '.join(map(str, prefixes))} tokens; "
+            "give a probe of one"
+        )
     by_size = measured.groupby(["component", "packed_tokens"])["latency_ms"]
     quartiles = by_size.quantile([0.25, 0.5, 0.75]).unstack()
     if "draft" not in quartiles.index.get_level_values("component"):
@@ -89,7 +95,7 @@ def predict(
         "predictions": predictions,
         "draft_ms": draft_ms,
         "overhead_ms": overhead_ms,
-        "prefix_tokens": int(measured["prefix_tokens"].iloc[0]),
+        "prefix_tokens": int(prefixes[0]),
         "allowed_widths": list(allowed_widths),
         "latency": {
             "packed_tokens": packed,

@@ -156,9 +156,12 @@ def test_arrays_of_another_job_or_none_are_one_line(pair, prompts, as_records, t
     write_arrays(record, [unit, unit])
     with pytest.raises(CastError, match="does not belong to"):
         read_log(record)
-    record.with_suffix(".npz").write_bytes(b"PK")
-    with pytest.raises(CastError, match="not a readable score log"):
-        read_log(record)
+    whole = record.with_suffix(".npz").read_bytes()
+    spoilt = whole[:80] + bytes(40) + whole[120:]
+    for damaged in (b"PK", b"", whole[: len(whole) // 2], whole[:-1], spoilt):
+        record.with_suffix(".npz").write_bytes(damaged)
+        with pytest.raises(CastError, match="not a readable score log"):
+            read_log(record)
 
 
 def test_a_failed_log_has_rows_and_no_prompts(as_records, tmp_path):

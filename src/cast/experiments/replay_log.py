@@ -7,9 +7,11 @@ in the order of the rows. Reading needs no model and no torch.
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
@@ -81,8 +83,8 @@ def read_log(record: str | os.PathLike[str]) -> tuple[pd.DataFrame, list[PromptL
             arrays = {name: stored[name] for name in ARRAYS}
     except FileNotFoundError:
         raise CastError(f"{path}: the arrays of {record} are missing; run its score_log job again") from None
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        told = str(error).splitlines()[0]
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
+        told = (str(error) or type(error).__name__).splitlines()[0]
         raise CastError(f"{path}: not a readable score log ({told}); run its score_log job again") from error
     ends = {"token": rows["output_tokens"].cumsum().tolist(), "root": rows["roots"].cumsum().tolist()}
     for names, end in ((_BY_TOKEN, ends["token"][-1]), (_BY_ROOT, ends["root"][-1])):

@@ -200,6 +200,7 @@ def test_a_config_with_nonsense_sizes(target, drafter, refusal, part, key, value
         {"dflash_config": {"mask_token_id": 95, "target_layer_ids": 3}},
         {"rope_theta": "big"},
         {"rms_norm_eps": None},
+        {"architectures": 5},
     ],
     ids=lambda changes: json.dumps(changes),
 )
@@ -273,6 +274,11 @@ def test_unexpected_biases_without_attention_bias(target, drafter, refusal):
 def test_a_misshapen_drafter_tensor(target, drafter, refusal):
     drafter.edit_weights(lambda w: w.update({"fc.weight": w["fc.weight"][:, :-1].contiguous()}))
     assert "fc.weight" in refusal(target, drafter)
+
+
+def test_whole_numbers_for_weights(target, drafter, refusal):
+    drafter.edit_weights(lambda w: w.update({name: tensor.to(torch.int8) for name, tensor in w.items()}))
+    assert "quantised" in refusal(target, drafter)
 
 
 def test_layer_ids_that_do_not_fit_fc(target, drafter, refusal):

@@ -23,6 +23,8 @@ def new_head(raw_config: dict) -> DraftHead:
         CastError: no DFlash, EAGLE-3 or DART head, or a value that such a head cannot have.
     """
     architectures = raw_config.get("architectures") or []
+    if not isinstance(architectures, list):
+        raise CastError(f"architectures in the drafter's config.json must be a list, not {architectures!r}")
     if "DFlashDraftModel" in architectures:
         return DFlashDrafter(DFlashConfig.from_dict(raw_config))
     if raw_config.get("draft_vocab_size") is not None:

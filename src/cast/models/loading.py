@@ -93,6 +93,14 @@ def load_drafter(
     ):
         if problem:
             raise CastError(f"drafter checkpoint {folder.name} {name} tensor {min(problem)!r}")
+    integers = {
+        name for name in expected if expected[name].is_floating_point() and not weights[name].is_floating_point()
+    }
+    if integers:
+        raise CastError(
+            f"drafter checkpoint {folder.name} holds {weights[min(integers)].dtype} in {min(integers)!r}; quantised "
+            "heads are not supported"
+        )
     stored = next(tensor.dtype for tensor in weights.values() if tensor.is_floating_point())
     head.load_state_dict(weights, assign=True)
     dtype = (resolve_dtype(dtype) or stored) if isinstance(dtype, str) else dtype

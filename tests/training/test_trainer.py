@@ -156,6 +156,15 @@ def test_replay_equals_decoding(target, drafter, sequences):
     assert replay(drafter, target, sequence).chain == rounds
 
 
+def test_a_sequence_shorter_than_a_block_is_not_replayed(target, drafter, sequences):
+    whole, depth = sequences[1], drafter.block_size - 1
+    for length, rounds in ((1, None), (depth, None), (depth + 1, 1)):
+        end = whole.prompt_tokens + length
+        part = replace(whole, tokens=whole.tokens[:end], features=whole.features[: end - 1])
+        item = replay(drafter, target, part)
+        assert (item and len(item.chain)) == rounds
+
+
 def test_walk_steps_over_what_a_round_committed():
     assert _walk(torch.tensor([2, 0, 0, 1, 5, 0])) == [3, 2, 1]
 

@@ -58,9 +58,9 @@ def replay(
     A round counts only if all B - 1 tokens behind its anchor exist, so that R is never cut by the end.
     """
     depth, tokens = drafter.block_size - 1, sequence.tokens.long().to(target.device)
-    anchors = torch.arange(sequence.prompt_tokens, len(tokens) - depth, device=target.device)
-    if not len(anchors):
+    if sequence.prompt_tokens >= len(tokens) - depth:
         return None
+    anchors = torch.arange(sequence.prompt_tokens, len(tokens) - depth, device=target.device)
     features = sequence.features.to(target.device, drafter.fc.weight.dtype)[None]
     pieces = [_score(drafter, target, features, tokens, part, k, tick) for part in anchors.split(anchors_at_once)]
     chain, universe, confidence, correct, label_mass = (torch.cat(piece) for piece in zip(*pieces, strict=True))

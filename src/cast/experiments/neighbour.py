@@ -22,7 +22,7 @@ def neighbour(kind: str) -> Iterator[int]:
     Raises:
         CastError: the process did not begin, or ended inside the block: what was measured had no neighbour.
     """
-    command = [sys.executable, "-m", "cast.experiments.neighbour", kind]
+    command = [sys.executable, "-m", "cast.experiments.neighbour", kind, str(os.getpid())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             if process.stdout.readline() != _BEGUN:
@@ -34,14 +34,13 @@ def neighbour(kind: str) -> Iterator[int]:
             process.terminate()
 
 
-def stream(kind: str) -> None:
-    """Copy one buffer into another until the parent is gone."""
+def stream(kind: str, parent: int) -> None:
+    """Copy one buffer into another until the parent, a process id, is gone; it may be by now."""
     import torch
 
     torch.set_num_threads(1)
     # Written to: the pages of untouched zeros are one page, which a cache holds.
     source, target = (torch.ones(_BYTES, dtype=torch.uint8, device=kind) for _ in range(2))
-    parent = os.getppid()
     print(_BEGUN, end="", flush=True)
     while os.getppid() == parent:
         target.copy_(source)
@@ -50,4 +49,4 @@ def stream(kind: str) -> None:
 
 
 if __name__ == "__main__":
-    stream(sys.argv[1])
+    stream(sys.argv[1], int(sys.argv[2]))

@@ -119,7 +119,7 @@ def check_values(config: DictConfig) -> None:
     """Refuse values that no pair could decode with, before a device is claimed or a model loaded.
 
     Raises:
-        CastError: a value below its least, or an empty list of widths.
+        CastError: a value below its least, no finite number or too large, or an empty list.
     """
     for method in config.get("methods") or ():
         if method in ("eagle3", "dart") and not config.baselines.get(method):
@@ -127,15 +127,23 @@ def check_values(config: DictConfig) -> None:
                 f"setting {config.setting.name} has no {method.value} head; give it one in baselines.{method.value}, "
                 "or leave the method out"
             )
+    for key in config:
+        value = None if OmegaConf.is_missing(config, key) else config[key]
+        values = list(value) if OmegaConf.is_list(value) else [value]
+        if not values:
+            raise CastError(f"{key} is empty; give at least one value")
+        for number in values:
+            if isinstance(number, int | float) and not abs(number) < 2**63:  # NaN refused as well
+                raise CastError(f"{key} must be a finite number that fits 64 bits, not {number}")
     for key, least in SMALLEST.items():
         value = config.get(key)
         if value is None:
             continue
-        values = list(value) if OmegaConf.is_list(value) else [value]
-        if not values:
-            raise CastError(f"{key} is empty; give at least one value")
-        if min(values) < least:
-            raise CastError(f"{key} must be {least} or more, not {min(values)}")
+        smallest = min(value) if OmegaConf.is_list(value) else value
+        if smallest < least:
+            raise CastError(f"{key} must be {least} or more, not {smallest}")
+    if config.get("top_p") is not None and config.top_p > 1:
+        raise CastError(f"top_p must be 1 or less, not {config.top_p}")
     for key in ABOVE_0:
         if config.get(key) is not None and config[key] <= 0:
             raise CastError(f"{key} must be above 0, or null, not {config[key]}")

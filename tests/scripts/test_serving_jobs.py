@@ -51,7 +51,12 @@ def test_values_that_mean_nothing_are_refused_first(tiny_job):
     for experiment, override, told in (
         ("continuous_batching", "load=0", "load must be above 0"),
         ("sampling_under_load", "temperature=0", "temperature must be above 0"),
+        ("continuous_batching", "load=nan", "load must be a finite number"),
+        ("continuous_batching", "variants=[]", "variants is empty"),
+        ("sampling_under_load", "samplers=[]", "samplers is empty"),
+        ("sampling_under_load", f"seed={10**22}", "seed must be a finite number that fits 64 bits"),
         ("sampling_under_load", "top_p=0", "top_p must be above 0"),
+        ("sampling_under_load", "top_p=5", "top_p must be 1 or less"),
         ("sampling_under_load", "lead_rounds=-1", "lead_rounds must be 0 or more"),
     ):
         with pytest.raises(CastError, match=told):

@@ -5,7 +5,6 @@ python scripts/decode.py setting=smollm2_bf16 domain=math 'budgets=[15,31,63]' p
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import pandas as pd
@@ -27,14 +26,15 @@ def decode(config: DictConfig) -> None:
 
         def work() -> None:
             from cast.experiments import width_sweep
-            from cast.experiments.neighbour import neighbour
+            from cast.experiments.neighbour import beside
 
             pair = pairs.load(config, job.kind)
             spec = measuring.spec_from(config, width_sweep.WidthSweepSpec, time_limit_s=job.time_left_s)
             heads = pairs.load_baselines(config, job.kind, pair)
             units = width_sweep.run(pair, prompts, spec, done=job.partial.done, heads=heads)
-            with neighbour(job.kind) if config.neighbour else contextlib.nullcontext():
-                job.collect(((rows[0]["prompt_id"], rows) for rows in units), total=len(prompts))
+            if config.neighbour:
+                units = beside(job.kind, units)
+            job.collect(((rows[0]["prompt_id"], rows) for rows in units), total=len(prompts))
 
         reason = measuring.guarded(work)
         rows = job.rows()

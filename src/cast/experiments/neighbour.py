@@ -6,7 +6,8 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from cast.errors import CastError
 
@@ -14,24 +15,37 @@ _BYTES = 256 * 2**20
 """Of each buffer: more than any cache holds."""
 _BEGUN = "streaming\n"
 
+Unit = TypeVar("Unit")
+
 
 @contextlib.contextmanager
-def neighbour(kind: str) -> Iterator[int]:
-    """Run the streaming process on ``cpu`` or ``cuda`` inside the block; yields its process id.
+def neighbour(kind: str) -> Iterator[subprocess.Popen[str]]:
+    """Run the streaming process on ``cpu`` or ``cuda`` inside the block; yields it.
 
     Raises:
-        CastError: the process did not begin, or ended inside the block: what was measured had no neighbour.
+        CastError: the process did not begin.
     """
     command = [sys.executable, "-m", "cast.experiments.neighbour", kind, str(os.getpid())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             if process.stdout.readline() != _BEGUN:
                 raise CastError(f"the process that streams memory on {kind} did not start; is there memory for it?")
-            yield process.pid
-            if process.poll() is not None:
-                raise CastError(f"the process that streams memory on {kind} ended before the job; run the job again")
+            yield process
         finally:
             process.terminate()
+
+
+def beside(kind: str, units: Iterable[Unit]) -> Iterator[Unit]:
+    """The units of a measurement, each measured beside the streaming process.
+
+    Raises:
+        CastError: the process did not begin, or had ended when a unit was done; that unit is not handed on.
+    """
+    with neighbour(kind) as process:
+        for unit in units:
+            if process.poll() is not None:
+                raise CastError(f"the process that streams memory on {kind} ended before the job; run the job again")
+            yield unit
 
 
 def stream(kind: str, parent: int) -> None:

@@ -24,11 +24,10 @@ from cast.decode.proposers import block
 from cast.decode.proposers.block import top_log_probs
 from cast.decode.timer import garbage_collection_off, now_ms
 from cast.errors import CastError
-from cast.models import DFlashConfig, DFlashDrafter, KVCache, Pair, Target, load_embedded_pair, with_engine
-from cast.models.dflash import default_target_layers
+from cast.models import KVCache, Pair, Target, load_embedded_pair, with_engine
 from cast.models.embedded import computes_bfloat16
 from cast.models.loading import checkpoint_folder, resolve_device, resolve_dtype
-from cast.models.random_models import random_model
+from cast.models.random_models import dflash_head, random_model
 from cast.trees import (
     best_first_tree,
     best_first_tree_from_topk,
@@ -103,29 +102,9 @@ def load(model: str, device: str, dtype: str) -> Subject:
 
     family, sizes = SHAPES[model]
     stock = random_model(getattr(transformers, family)(**sizes), device=device, dtype=chosen)
-    head = _random_head(stock.config).to(device, chosen).eval().requires_grad_(False)
+    layers = 5 if stock.config.num_hidden_layers > 30 else 2  # the published heads have five, ours has two
+    head = dflash_head(stock.config, POSITIONS + 1, layers).to(device, chosen).eval().requires_grad_(False)
     return Subject(Pair(Target(stock), name=model).with_drafter(head), stock)
-
-
-def _random_head(config) -> DFlashDrafter:
-    """A head of the published shape: five layers over five tapped ones, block 16."""
-    layers = 5 if config.num_hidden_layers > 30 else 2
-    return DFlashDrafter(
-        DFlashConfig(
-            hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
-            layers=layers,
-            heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads,
-            head_dim=config.head_dim,
-            rms_norm_eps=config.rms_norm_eps,
-            rope_theta=1e6,
-            attention_bias=False,
-            block_size=POSITIONS + 1,
-            mask_token_id=config.vocab_size - 1,
-            target_layer_ids=tuple(default_target_layers(config.num_hidden_layers, layers)),
-        )
-    )
 
 
 def autoregressive(subject: Subject, *, repeats: int = 3, tokens: int = 24) -> dict[str, Any]:

@@ -183,8 +183,8 @@ def _seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def _dflash(target, block_size: int) -> DFlashDrafter:
-    layers = 2
+def dflash_head(target, block_size: int, layers: int = 2) -> DFlashDrafter:
+    """A DFlash head of the published layout for a target's configuration, weights from torch's generator."""
     return DFlashDrafter(
         DFlashConfig(
             hidden_size=target.hidden_size,
@@ -206,9 +206,9 @@ def _dflash(target, block_size: int) -> DFlashDrafter:
 
 @register_head("dflash_b16")
 def _dflash_b16(target) -> DFlashDrafter:
-    return _dflash(target, 16)
+    return dflash_head(target, 16)
 
 
 @register_head("dflash_b10")
 def _dflash_b10(target) -> DFlashDrafter:
-    return _dflash(target, 10)
+    return dflash_head(target, 10)

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from cast.decode.proposers import top_log_probs
+from cast.decode.proposers import most_likely, top_log_probs
 from cast.errors import CastError
 from cast.serving.forest import Forest, best_first_forest, chain_forest
 from cast.width import LatencyCurve, MassCurve, predict_width
@@ -90,11 +89,7 @@ class Chain(Allocator):
         return self.length
 
     def allocate(self, logits: Tensor) -> Forest:
-        best, tokens = logits.max(dim=-1)
-        tokens, undefined = torch.stack((tokens, best.isnan().long())).cpu()  # max propagates NaN
-        if undefined.any():
-            raise CastError("the drafter returned NaN logits; check its checkpoint and dtype")
-        return chain_forest(tokens.numpy())
+        return chain_forest(most_likely(logits).numpy())
 
 
 class _TreeAllocator(Allocator):

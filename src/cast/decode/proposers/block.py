@@ -51,11 +51,7 @@ class DFlashChain(_BlockProposer):
     """Standard DFlash decoding: the most likely token of each position, as a chain."""
 
     def propose(self, features, root, trace=None) -> CandidateTree:
-        best, tokens = self.marginals(features, root, trace).max(dim=-1)
-        tokens, undefined = torch.stack((tokens, best.isnan().long())).cpu()  # max propagates NaN
-        if undefined.any():
-            raise CastError("the drafter returned NaN logits; check its checkpoint and dtype")
-        return chain_tree(tokens)
+        return chain_tree(most_likely(self.marginals(features, root, trace)))
 
 
 class CastTree(_BlockProposer):
@@ -80,6 +76,19 @@ class CastTree(_BlockProposer):
         if self.stays_on_device:
             return best_first_tree_on_device(*top_log_probs(logits, self.top_k, on_host=False), self.budget)
         return best_first_tree_from_topk(*top_log_probs(logits, self.top_k), self.budget)
+
+
+def most_likely(logits: Tensor) -> Tensor:
+    """The arg-max of each row of logits [..., V], int64 [...] on the CPU, from another device in one copy.
+
+    Raises:
+        CastError: NaN among the logits.
+    """
+    best, tokens = logits.max(dim=-1)
+    tokens, undefined = torch.stack((tokens, best.isnan().long())).cpu()  # max propagates NaN
+    if undefined.any():
+        raise CastError("the drafter returned NaN logits; check its checkpoint and dtype")
+    return tokens
 
 
 def top_log_probs(logits: Tensor, top_k: int, *, on_host: bool = True) -> tuple[Tensor, Tensor]:

@@ -148,6 +148,7 @@ def _load(path: Path) -> DictConfig:
     return OmegaConf.load(path)
 
 
+@functools.cache
 def _body(path: Path) -> DictConfig:
     return OmegaConf.masked_copy(_load(path), [key for key in _load(path) if key not in ("defaults", "hydra")])
 
@@ -176,11 +177,17 @@ def _choices(experiment: str, setting: str, domain: str | None, conf: Path) -> d
 
 
 @functools.cache
-def _base(experiment: str, chosen: tuple[tuple[str, str | None], ...], conf: Path) -> DictConfig:
-    """Everything but the value overrides, in the order in which Hydra merges it."""
+def _experiment(experiment: str, conf: Path) -> DictConfig:
     config = OmegaConf.structured(schema.JOB_SCHEMAS[experiment])
     for path in _lineage(conf / "experiment" / f"{experiment}.yaml"):
         config.merge_with(_body(path))
+    return config
+
+
+@functools.cache
+def _base(experiment: str, chosen: tuple[tuple[str, str | None], ...], conf: Path) -> DictConfig:
+    """Everything but the value overrides, in the order in which Hydra merges it."""
+    config = _experiment(experiment, conf).copy()
     for group, name in chosen:
         if group == "experiment" or name is None:
             continue

@@ -78,9 +78,9 @@ class StudyMatrix:
                 return job
         raise ConfigurationError(f"study {self.name} has no job {experiment} {setting}/{domain}")
 
-    def sources(self, job: StudyJob) -> dict[str, StudyJob]:
+    def sources(self, job: StudyJob, composed: DictConfig | None = None) -> dict[str, StudyJob]:
         """``inputs.<key>`` of a job -> the job of this study whose record it reads."""
-        reads = job.compose().experiment.reads
+        reads = (composed or job.compose()).experiment.reads
         return {key: self.job(source.experiment, source.setting, source.domain) for key, source in reads.items()}
 
     @property

@@ -32,7 +32,7 @@ try:
     OPTIONS = options.read(config)
     MATRIX = expand(OPTIONS.study, OPTIONS.overrides, scale=OPTIONS.scale)
     COMPOSED = {job: job.compose() for job in MATRIX.jobs}
-    SOURCES = {job: MATRIX.sources(job) for job in MATRIX.jobs}
+    SOURCES = {job: MATRIX.sources(job, COMPOSED[job]) for job in MATRIX.jobs}
 except ConfigurationError as error:
     raise WorkflowError(str(error)) from None
 

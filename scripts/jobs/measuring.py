@@ -152,8 +152,14 @@ def check_values(config: DictConfig) -> None:
 
 
 def output_path(config: DictConfig, script: str, suffix: str = ".parquet") -> Path:
-    """Where the record goes: ``out``, or a folder named by the overrides."""
+    """Where the record goes: ``out``, or a folder named by the overrides.
+
+    Raises:
+        CastError: ``out`` is a folder.
+    """
     if config.out:
+        if Path(config.out).is_dir():
+            raise CastError(f"out={config.out} is a folder; name a file, such as {config.out}/records{suffix}")
         return Path(config.out)
     overrides = (HydraConfig.get().job.override_dirname or "default").replace("/", "_")
     if len(overrides) > _LONGEST_NAME:

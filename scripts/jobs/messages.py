@@ -19,6 +19,10 @@ _UNKNOWN_KEY = re.compile(
 _INSIDE = ("full_key:", "object_type=", "reference_type=", "To append to your config", "See https:")
 
 
+OPEN = ("baselines", "method_options")
+"""Keys of a job that take entries of any name."""
+
+
 def one_line(error: BaseException) -> str:
     """The message of a Hydra, OmegaConf or other error, folded to one line without internal detail."""
     text = str(error)
@@ -35,7 +39,12 @@ def one_line(error: BaseException) -> str:
 
 
 def _unknown_key(key: str) -> str:
+    root, _, entry = key.partition(".")
+    if root in OPEN:
+        return f"unknown key '{key}'; '+{root}.{entry or '<name>'}=...' adds an entry"
     roots = set().union(*(job.__dataclass_fields__ for job in schema.JOB_SCHEMAS.values()))
+    if key in roots:
+        return f"unknown key '{key}'; other experiments have it, this one does not"
     close = difflib.get_close_matches(key, sorted(roots), n=1)
     hint = f"did you mean '{close[0]}'?" if close else "--cfg job prints the known ones"
     return f"unknown key '{key}'; {hint}"

@@ -76,3 +76,5 @@ def test_the_pairs_own_head_serves_where_there_is_no_other(golden_pair):
 def test_a_method_without_widths():
     with pytest.raises(CastError, match=r"give method_options.dart.budgets"):
         variants_of(None, spec_of(method_options={}, methods=("dart",)))
+    with pytest.raises(CastError, match="method cast has no widths"):
+        variants_of(None, spec_of(method_options={"cast": {"top_k": 4}}, methods=("cast",)))

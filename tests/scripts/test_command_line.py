@@ -42,8 +42,13 @@ def run(script, *arguments, tmp_path=None, **options):
         ("decode", [*TINY, "sed=1"], "error: unknown key 'sed'; did you mean 'seed'?"),
         (
             "decode",
+            [*TINY, "method_options.cast={budgets: [3]}"],
+            "error: unknown key 'method_options.cast'; '+method_options.cast=...' adds an entry",
+        ),
+        (
+            "decode",
             ["setting=nope", "domain=tiny"],
-            "error: unknown setting 'nope'; known: h100_sxm-qwen3_8b",
+            "error: unknown setting 'nope'; known: a100-qwen3_8b",
         ),
         ("decode", ["setting=tiny_qwen3"], "error: no domain given; add domain=<name>, one of chat"),
         (
@@ -52,6 +57,8 @@ def run(script, *arguments, tmp_path=None, **options):
             "error: Error merging override methods=[eagle]; Invalid value",
         ),
         ("decode", ["-m", "setting=tiny_qwen3", "domain=zz"], "error: unknown domain 'zz'; known: chat"),
+        ("replay", [*TINY, "prompt_limit=1"], "error: unknown key 'prompt_limit'; other experiments have it"),
+        ("decode", [*TINY, "out=."], "error: out=. is a folder; name a file, such as ./records.parquet"),
         ("probe", ["experiment=width_sweep"], "error: scripts/probe.py does not measure width_sweep"),
         ("predict", ["setting=tiny_qwen3"], "error: no inputs.latency given"),
         ("preflight", ["study=nope"], "error: unknown study 'nope'; known: embedded"),

@@ -175,7 +175,8 @@ def variants_of(pair: Pair | None, spec, heads: Heads | None = None) -> list[Var
     """
     options = getattr(spec, "method_options", {})
     for method in spec.methods:
-        if method not in ("autoregressive", "dflash", "cast") and not options.get(method, {}).get("budgets"):
+        needed = method in options or method not in ("autoregressive", "dflash", "cast")
+        if needed and not options.get(method, {}).get("budgets"):
             raise CastError(f"method {method} has no widths; give method_options.{method}.budgets")
     own = spec.block_size or _own_block(pair)
     found = []

@@ -127,6 +127,8 @@ def check_values(config: DictConfig) -> None:
                 f"setting {config.setting.name} has no {method.value} head; give it one in baselines.{method.value}, "
                 "or leave the method out"
             )
+    if config.device.threads < 1:
+        raise CastError(f"device.threads must be 1 or more, not {config.device.threads}")
     for key in config:
         value = None if OmegaConf.is_missing(config, key) else config[key]
         values = list(value) if OmegaConf.is_list(value) else [value]

@@ -51,6 +51,7 @@ def test_values_that_mean_nothing_are_refused_first(tiny_job):
     for experiment, override, told in (
         ("continuous_batching", "load=0", "load must be above 0"),
         ("sampling_under_load", "temperature=0", "temperature must be above 0"),
+        ("continuous_batching", "device.threads=0", "device.threads must be 1 or more"),
         ("continuous_batching", "load=nan", "load must be a finite number"),
         ("continuous_batching", "variants=[]", "variants is empty"),
         ("sampling_under_load", "samplers=[]", "samplers is empty"),

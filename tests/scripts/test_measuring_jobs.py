@@ -426,8 +426,8 @@ def test_a_prediction_refuses_records_of_another_setting_or_drafter(tiny_job, tm
 def test_an_engine_that_does_not_exist_is_refused(tiny_job):
     from jobs.composition import ConfigurationError
 
-    with pytest.raises(ConfigurationError, match="graph"):
-        tiny_job("width_sweep", "engine=graph")
+    with pytest.raises(ConfigurationError, match="warp"):
+        tiny_job("width_sweep", "engine=warp")
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ $(STAMP): pyproject.toml requirements.lock requirements-embedded.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "error: $(PYTHON) is older than Python 3.11; set PYTHON to a newer one" >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --no-deps --require-hashes \
 	  -r requirements-embedded.txt
 	@touch $@
 

@@ -2,16 +2,17 @@
 
 python scripts/equivalence.py setting=smollm2_bf16 domain=math 'budgets=[15,31]' prompt_limit=5
 
-A departure that breaks the rule for near-ties is a row like any other; with one the script ends with exit code 2.
+A departure that breaks the rule for near-ties is a measurement like any other: the record keeps it, the script says
+so, and the study it belongs to ends with an error.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from omegaconf import DictConfig
 
-from cast.errors import CastError
 from cast.experiments.prompts import load_prompts
 from cast.experiments.records import EQUIVALENCE
 from jobs import measuring, pairs, tracking
@@ -46,10 +47,11 @@ def equivalence(config: DictConfig) -> None:
     violations = measured[measured.verdict == "violation"]
     if len(violations):
         first = violations.iloc[0]
-        raise CastError(
-            f"{len(violations)} outputs break the rule for departures; the first is {first.method} "
+        print(
+            f"violation: {len(violations)} outputs break the rule for departures; the first is {first.method} "
             f"(budget {first.budget}) on {first.prompt_id} at new token {first.departure}, "
-            f"gap {first.departure_gap:.2g}; all are in {output}"
+            f"gap {first.departure_gap:.2g}; all are in {output}",
+            file=sys.stderr,
         )
 
 

@@ -120,13 +120,13 @@ def test_collection_is_off_while_decoding(pair, prompt):
 @pytest.mark.parametrize("method", ["autoregressive", "cast"])
 def test_the_loops_own_work_is_not_charged_to_verification(golden_pair, method, monkeypatch):
     """A slow walk, and for a tree a slow builder, are the loop's: neither drafting nor verifying."""
-    from cast.decode import loop
     from cast.decode.proposers import block
+    from cast.verify import select
 
     def slowed(call):
         return lambda *arguments: time.sleep(0.02) or call(*arguments)
 
-    monkeypatch.setattr(loop, "walk", slowed(loop.walk))
+    monkeypatch.setattr(select, "walk", slowed(select.walk))
     monkeypatch.setattr(block, "best_first_tree_from_topk", slowed(block.best_first_tree_from_topk))
     out = cast.generate(
         golden_pair("dflash_tiny_qwen3"),

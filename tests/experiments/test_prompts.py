@@ -86,9 +86,9 @@ class TestOurPrompts:
     def test_every_domain_names_itself_its_source_and_its_licence(self, path):
         config = OmegaConf.load(path)
         assert config.name == path.stem
-        assert config.source in {"file", "package", "hub"}
+        assert config.source in {"file", "package", "hub", "pydoc"}
         assert config.template.count("{text}") == 1
-        assert config.license in {"MIT", "Apache-2.0", "CC-BY-4.0"}
+        assert config.license in {"MIT", "Apache-2.0", "CC-BY-4.0", "PSF-2.0", "public domain"}
 
 
 class TestReading:
@@ -193,7 +193,7 @@ class TestRefusals:
             ({"path": None}, "key path of domain toy is missing"),
             ({"field": 3}, "key field of domain toy is 3"),
             ({"template": "no slot"}, "has no {text}"),
-            ({"source": "ftp"}, "source of domain toy is 'ftp'; it must be file, package or hub"),
+            ({"source": "ftp"}, "source of domain toy is 'ftp'; it must be file, package, hub or pydoc"),
         ],
     )
     def test_a_domain_with_bad_keys(self, tmp_path, changes, complaint):

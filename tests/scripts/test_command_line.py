@@ -77,7 +77,7 @@ def test_one_line(script, arguments, message, tmp_path):
 def test_help_teaches_groups_and_lists():
     finished = run("decode", "--help")
     assert finished.returncode == 0
-    for words in ("setting: h100_sxm-qwen3_8b", "domain: chat, code", "-m setting=", "budgets:"):
+    for words in ("setting: a100-qwen3_8b", "domain: chat, code", "-m setting=", "budgets:"):
         assert words in finished.stdout
 
 

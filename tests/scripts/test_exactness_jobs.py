@@ -4,9 +4,9 @@ import pytest
 from equivalence import equivalence
 from total_variation import total_variation
 
-from cast.errors import CastError
 from cast.experiments.records import EQUIVALENCE, TOTAL_VARIATION, read_records
 from jobs import pairs
+from workflow.lib import outcome
 
 COMPARE = ["prompt_limit=2", "max_new_tokens=12", "budgets=[7]"]
 DRAW = ["prompt_limit=1", "draws=[20,60]", "floor_samples=20", "budget=7"]
@@ -38,7 +38,7 @@ def test_a_record_and_a_failure(tiny_job, monkeypatch, script, experiment, overr
     assert set(frame["reason"]) == {"own/gated is gated"}
 
 
-def test_a_violation_is_written_and_then_told(tiny_job, monkeypatch):
+def test_a_violation_is_kept_and_told_and_fails_the_study(tiny_job, monkeypatch, capsys, tmp_path):
     from cast.experiments import greedy_equivalence
 
     generate = greedy_equivalence.generate
@@ -50,9 +50,10 @@ def test_a_violation_is_written_and_then_told(tiny_job, monkeypatch):
         return out
 
     monkeypatch.setattr(greedy_equivalence, "generate", broken)
-    config = tiny_job("greedy_equivalence", *COMPARE)
-    with pytest.raises(CastError, match="2 outputs break the rule") as error:
-        equivalence(config)
-    assert "\n" not in str(error.value)
+    config = tiny_job("greedy_equivalence", *COMPARE, out="greedy_equivalence/tiny_qwen3/tiny.parquet")
+    equivalence(config)
+    assert "violation: 2 outputs break the rule" in capsys.readouterr().err
     frame = read_records(config.out, EQUIVALENCE)
+    assert outcome.main([str(tmp_path)]) == 1
+    assert "greedy_equivalence/tiny_qwen3/tiny: 2 outputs" in capsys.readouterr().err
     assert frame[frame["verdict"] == "violation"]["method"].tolist() == ["dflash"] * 2

@@ -193,6 +193,11 @@ def test_a_prompt_that_ended_at_once_fails_no_cell_unless_it_was_the_only_one(tm
     assert "make retry" in capsys.readouterr().err
 
 
+def test_results_that_are_not_there_have_no_good_outcome(tmp_path, capsys):
+    assert outcome.main([str(tmp_path / "nope")]) == 2
+    assert "is not a folder" in capsys.readouterr().err
+
+
 def test_the_reason_of_a_prompt_that_ended_at_once_is_the_sweeps():
     assert outcome.ENDED_AT_ONCE in (ROOT / "src/cast/experiments/width_sweep.py").read_text()
 

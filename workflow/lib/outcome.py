@@ -45,6 +45,20 @@ def _failed(frame: pd.DataFrame) -> pd.DataFrame:
     return failed[~((failed["reason"] == ENDED_AT_ONCE) & has_numbers)]
 
 
+def violations(folder: Path) -> list[str]:
+    """A line for each record of outputs that are not the target's own (greedy equivalence)."""
+    found = []
+    for path in sorted(folder.glob("*/*/*.parquet")):
+        try:
+            frame = pd.read_parquet(path)
+        except (OSError, ValueError):
+            continue  # told as a failure
+        broken = int((frame["verdict"] == "violation").sum()) if "verdict" in frame else 0
+        if broken:
+            found.append(f"{'/'.join(path.with_suffix('').parts[-3:])}: {broken} outputs break the rule for departures")
+    return found
+
+
 def shared_records(folder: Path) -> list[str]:
     """Records during whose measurement other processes used the device, by their provenance."""
     found = []
@@ -60,11 +74,17 @@ def shared_records(folder: Path) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     folder = Path((arguments or sys.argv[1:])[0])
+    if not folder.is_dir():
+        print(f"error: {folder} is not a folder; give the results folder of a study", file=sys.stderr)
+        return 2
     failed = [line for lines in failures(folder).values() for line in lines]
     for line in failed:
         print(f"failed: {line}", file=sys.stderr)
     if failed:
         print(f"make retry STUDY={folder.name} measures failed cells again", file=sys.stderr)
+    broken = violations(folder)
+    for line in broken:
+        print(f"violation: {line}", file=sys.stderr)
     if shared := shared_records(folder):
         print(
             f"warning: other processes used the device beside {len(shared)} record(s), the first {shared[0]}; "
@@ -73,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     report = folder / "report.html"
     print(f"report: {report}" if report.is_file() else f"no report; records are in {folder}")
-    return 1 if failed else 0
+    return 1 if failed or broken else 0
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ class Tree:
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
             "XDG_RUNTIME_DIR": str(self.root),
-            "PYTHONDONTWRITEBYTECODE": "1",
         }
 
     def command(self, *arguments):

@@ -251,7 +251,7 @@ def summary_paths(cells: Path) -> dict[str, Path]:
 def _summaries(root: Path, cells: Path | None, decode, widths, inputs: list[Path]) -> dict[str, pd.DataFrame]:
     if cells is not None:
         if not Path(cells).is_file():
-            raise CastError(f"no summary at {cells}; write it with `python -m figures.summary --records {root}`")
+            raise CastError(f"no summary at {cells}; write it with `python -m figures summary --records {root}`")
         return _read_summary(Path(cells))
     default = root / "summary" / "cells.parquet"
     if default.is_file() and all(path.stat().st_mtime <= default.stat().st_mtime for path in inputs):
@@ -266,7 +266,7 @@ def _read_summary(cells: Path) -> dict[str, pd.DataFrame]:
         reason = " ".join(str(error).split())[:120]
         raise CastError(
             f"the summary beside {cells} is incomplete or damaged ({reason}); "
-            f"delete {cells.parent} and run the study, or python -m figures.summary, again"
+            f"delete {cells.parent} and run the study, or python -m figures summary, again"
         ) from error
 
 

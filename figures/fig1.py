@@ -7,8 +7,6 @@ dashed where not.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,7 @@ from matplotlib.patches import FancyBboxPatch
 
 from cast.experiments.records import EXAMPLE, read_records
 
-from . import command, style
+from . import style
 from .data import Study
 
 EXPERIMENT = "worked_example"
@@ -152,11 +150,3 @@ def _continuation(frame: pd.DataFrame, target: pd.DataFrame) -> str:
         f"{row['target']}, {row['dtype']}, prompt {row['prompt_id']}, round {row['round']}\n"
         "bars: amber verified, grey dropped; boxes: green accepted, red and dashed rejected"
     )
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return command.run(__doc__, render, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,14 +6,12 @@ interquartile range as a band. The paper's curves (its Table 5) are thin grey li
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from . import command, paper, style
+from . import paper, style
 from .data import NO_RECORDS, PROBE, Study
 from .probe import verification_latency
 
@@ -120,11 +118,3 @@ def _spread(ticks: set[int]) -> list[int]:
         if all(abs(np.log2(tick / other)) > 0.45 for other in kept):
             kept.append(tick)
     return sorted(kept)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return command.run(__doc__, render, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

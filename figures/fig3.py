@@ -8,14 +8,12 @@ of its own.
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.axes import Axes
 
-from . import command, paper, style
+from . import paper, style
 from .data import CHAIN, NO_RECORDS, TREE, Study
 
 COLUMNS = [
@@ -151,11 +149,3 @@ def _paper_rows() -> list[dict]:
         }
         for row in trees.itertuples()
     ]  # fmt: skip
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return command.run(__doc__, render, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

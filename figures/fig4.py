@@ -7,8 +7,6 @@ range where its text gives one over its domains.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +15,7 @@ from matplotlib.axes import Axes
 
 from cast.experiments.records import REPLAY
 
-from . import command, paper, style
+from . import paper, style
 from .data import NO_RECORDS, Study
 
 EXPERIMENT = "replay"
@@ -192,11 +190,3 @@ def _masses(axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
     axes.set_xlabel("place in the best-first order")
     axes.set_ylabel("mean mass of the candidate")
     axes.legend(loc="upper right")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return command.run(__doc__, render, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,14 +6,12 @@ Ours: bars by setting and domain with 95% paired bootstrap intervals over prompt
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from . import command, paper, style
+from . import paper, style
 from .data import NO_RECORDS, TREE, Study
 
 COLUMNS = [
@@ -122,11 +120,3 @@ def _bars(axes, frame: pd.DataFrame, settings: list[str], label) -> None:
     count = f"{packed.pop()} packed tokens" if len(packed) == 1 else "the chain's packed count"
     axes.set_ylabel(f"gain over DFlash at\n{count} (%)")
     axes.legend(loc="upper left", ncols=3, columnspacing=0.9, handlelength=1.2, borderaxespad=0.1)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return command.run(__doc__, render, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

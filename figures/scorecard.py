@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import html
 import json
-import sys
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 
 from cast.errors import CastError
 
-from . import claims, command, consistency, paper
+from . import claims, consistency, paper
 from .data import NO_RECORDS, Study
 from .files import write_texts
 
@@ -214,11 +212,3 @@ def render(study: Study, out: Path) -> list[Path]:
         "html": page(study, verdicts),
     }
     return write_texts(Path(out), texts)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return command.run(__doc__, render, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

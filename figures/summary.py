@@ -7,11 +7,9 @@ width against the sweep oracle).
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from . import command, data
+from . import data
 from .files import complete_or_absent
 
 
@@ -23,13 +21,3 @@ def write(records: Path, out: Path) -> list[Path]:
         for name, frame in data.summaries(study.decode, study.widths).items():
             frame.to_parquet(scratch / paths[name].name, index=False)
     return list(paths.values())
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    options = command.parser(__doc__, "the cell summary, e.g. results/embedded/summary/cells.parquet")
-    arguments = options.parse_args(argv)
-    return command.guarded(lambda: write(arguments.records, arguments.out))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

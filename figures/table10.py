@@ -6,13 +6,9 @@ R = mean over prompts of the prompt's mean R over all seeds (pooled R in the CSV
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-
 import pandas as pd
 
-from . import command, paper, tables
+from . import paper, tables
 from .data import Study
 from .panels import SAMPLED, panel
 
@@ -82,15 +78,3 @@ def build(study: Study) -> tables.Table:
             "The paper's rows are another setting and model.",
         ],
     )
-
-
-def render(study: Study, out: Path) -> list[Path]:
-    return tables.write(build(study), out)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return command.run(__doc__, render, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

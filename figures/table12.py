@@ -5,13 +5,9 @@ ms/token = mean over prompts; R = mean over prompts of the prompt's mean R; pool
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-
 import pandas as pd
 
-from . import command, paper, tables
+from . import paper, tables
 from .data import CHAIN, PLAIN, TREE, Study
 
 STATISTICS = ["prompts", "ms_per_token", "ms_per_token_pooled", "r_prompt_mean", "r_pooled", "speedup"]
@@ -117,15 +113,3 @@ def _max_new_tokens(study: Study, setting: str, domain: str) -> int | None:
     rows = study.decode
     rows = rows[(rows["setting"] == setting) & (rows["domain"] == domain)]
     return None if rows.empty else int(rows["max_new_tokens"].iloc[0])
-
-
-def render(study: Study, out: Path) -> list[Path]:
-    return tables.write(build(study), out)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return command.run(__doc__, render, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

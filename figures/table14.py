@@ -5,13 +5,9 @@ Speedup and gain are ratios of cell ms/token (means over prompts); gains carry 9
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-
 import pandas as pd
 
-from . import command, paper, tables
+from . import paper, tables
 from .data import CHAIN, PLAIN, Study
 from .panels import Panel, panel
 
@@ -109,15 +105,3 @@ def _cell(block: Panel, setting: str, domain: str, limit: int | None) -> tuple[l
         f"{record['oracle_width']} ({tables.gain(best)})",
     ]
     return shown, record
-
-
-def render(study: Study, out: Path) -> list[Path]:
-    return tables.write(build(study), out)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return command.run(__doc__, render, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

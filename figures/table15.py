@@ -5,13 +5,9 @@ Cells: ms/token (mean over prompts) with R (mean over prompts of the prompt's me
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-
 import pandas as pd
 
-from . import command, paper, tables
+from . import paper, tables
 from .data import CHAIN, TREE, Study
 from .panels import Panel, panel
 
@@ -80,15 +76,3 @@ def _shown(records: list[dict]) -> list[tables.Cell]:
         )
         for record in records
     ]
-
-
-def render(study: Study, out: Path) -> list[Path]:
-    return tables.write(build(study), out)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return command.run(__doc__, render, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,13 +6,9 @@ prompts. Gap in percentage points; its interval chooses the oracle anew in every
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-
 import pandas as pd
 
-from . import command, paper, tables
+from . import paper, tables
 from .data import TREE, Study
 
 HEADER = [
@@ -126,15 +122,3 @@ def _gain(study: Study, setting: str, width: int | None) -> str | None:
         return None
     missing = len(study.domains) - int(average["domains"])
     return tables.gain(average) + (f" (without {missing} of {len(study.domains)} domains)" if missing else "")
-
-
-def render(study: Study, out: Path) -> list[Path]:
-    return tables.write(build(study), out)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return command.run(__doc__, render, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,13 +7,9 @@ the cell's gain and, as in the paper, its range over the seeds (the bootstrap in
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-
 import pandas as pd
 
-from . import command, paper, tables
+from . import paper, tables
 from .data import Study
 from .panels import REPEATED, SAMPLED, panel
 
@@ -108,15 +104,3 @@ def _sampled(cell: dict) -> tuple[dict, list]:
 def seed_range(cell: dict) -> str:
     """``+16.7% [16.0, 18.0]``: the mean gain over seeds and its range."""
     return tables.gain({"gain": cell["gain"], "gain_low": cell["seed_gain_low"], "gain_high": cell["seed_gain_high"]})
-
-
-def render(study: Study, out: Path) -> list[Path]:
-    return tables.write(build(study), out)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return command.run(__doc__, render, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

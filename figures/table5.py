@@ -6,13 +6,9 @@ by least squares and by endpoints, in ms per packed token.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-
 import pandas as pd
 
-from . import command, paper, tables
+from . import paper, tables
 from .data import PROBE, Study
 from .probe import ESTIMATORS, slopes, verification_latency
 
@@ -108,15 +104,3 @@ def _shown(label: str, latencies: dict[int, float], counts: list[int], absent: d
     found = slopes(list(latencies), list(latencies.values()))
     cells = [tables.number(latencies[n], digits) if n in latencies else absent.get(n, tables.NONE) for n in counts]
     return [label, *cells, *(tables.NONE if value is None else f"{value:.4f}" for value in found.values())]
-
-
-def render(study: Study, out: Path) -> list[Path]:
-    return tables.write(build(study), out)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return command.run(__doc__, render, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

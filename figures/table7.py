@@ -6,13 +6,9 @@ prompts; R in the table is r_prompt_mean (mean over prompts of the prompt's mean
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-
 import pandas as pd
 
-from . import command, paper, tables
+from . import paper, tables
 from .data import CHAIN, PLAIN, TREE, Study, Summary
 
 HEADER = [
@@ -125,15 +121,3 @@ def _record(setting: str, predicted: int | None, domain: str, cells: dict, why: 
     record["speedup_over_ar"] = None if tree is None else tree["speedup"]
     notes = [f"{method} not measured: {why[method]}" for method, cell in cells.items() if cell is None]
     return record | {"note": "; ".join(notes)}
-
-
-def render(study: Study, out: Path) -> list[Path]:
-    return tables.write(build(study), out)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return command.run(__doc__, render, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

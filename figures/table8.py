@@ -6,15 +6,11 @@ in the CSV.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-
 import pandas as pd
 
 from cast.width.oracle import sweep_oracle
 
-from . import command, paper, tables
+from . import paper, tables
 from .data import TREE, Study
 
 
@@ -95,15 +91,3 @@ def _record(study: Study, setting: str, domain: str, width: int, cell, why: str)
         "prompts": cell["prompts"],
         "predicted": width == study.predicted(setting),
     }
-
-
-def render(study: Study, out: Path) -> list[Path]:
-    return tables.write(build(study), out)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return command.run(__doc__, render, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

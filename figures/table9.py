@@ -6,13 +6,9 @@ of those cells minus one with a 95% paired bootstrap interval over prompts.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-
 import pandas as pd
 
-from . import command, paper, tables
+from . import paper, tables
 from .data import CHAIN, TREE, Study
 
 HEADER = ["Setting", "Domain", "DFlash R", "Tree R", "DFlash ms/token", "Tree ms/token", "Shape gain"]
@@ -88,15 +84,3 @@ def _ours(study: Study, setting: str, domain: str, budget: int | None) -> tuple[
     notes = [f"{method} not measured: {why[method]}" for method, cell in cells.items() if cell is None]
     row = tables.Row([setting, paper.DOMAIN_LABELS.get(domain, domain), *shown, gain])
     return row, record | {"note": "; ".join(notes)}
-
-
-def render(study: Study, out: Path) -> list[Path]:
-    return tables.write(build(study), out)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return command.run(__doc__, render, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

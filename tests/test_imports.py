@@ -114,7 +114,7 @@ def test_torch_free_modules_load_no_torch():
 
 def test_rendering_and_the_rules_load_no_torch(tmp_path):
     commands = [
-        ["-m", "figures.scorecard", "--help"],
+        ["-m", "figures", "--help"],
         ["-m", "snakemake", "-n", "-q", "all", "--nolock", "--config", "study=smoke"],
     ]
     for command in commands:

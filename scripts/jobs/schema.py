@@ -429,12 +429,14 @@ class Study:
 
     ``where_bf16_is_emulated`` replaces settings there. ``inventory``: the paper's measurements (E01-E48) and, by
     experiment, the ``settings`` and ``domains`` that yield each (all, where not given); ``not_here``: those without
-    jobs, and why. ``weights_gb``: size of each target's download.
+    jobs, and why. ``weights_gb``: size of each target's download. ``artefacts``: the figures and tables to render, by
+    the names of their modules in ``figures/``; null for all of them.
     """
 
     name: str = MISSING
     about: str = MISSING
     experiments: dict[str, StudyEntry] = MISSING
+    artefacts: list[str] | None = None
     where_bf16_is_emulated: dict[str, str] = field(default_factory=dict)
     inventory: dict[str, dict[str, dict[str, list[str]]]] = field(default_factory=dict)
     not_here: dict[str, str] = field(default_factory=dict)

@@ -62,12 +62,13 @@ class StudyJob:
 
 @dataclass(frozen=True)
 class StudyMatrix:
-    """All jobs of one study on this machine."""
+    """All jobs of one study on this machine. ``artefacts``: the figures and tables to render, None for all."""
 
     name: str
     about: str
     jobs: tuple[StudyJob, ...]
     user_overrides: tuple[str, ...]
+    artefacts: tuple[str, ...] | None = None
 
     def of(self, experiment: str) -> list[StudyJob]:
         return [job for job in self.jobs if job.experiment == experiment]
@@ -126,7 +127,13 @@ def expand(name: str, overrides: Sequence[str] = (), conf: Path = CONF, scale: s
     if scale:
         shrunk = load_scale(scale, conf)
         jobs = [_scaled(job, shrunk, tuple(overrides), conf) for job in jobs]
-    return StudyMatrix(f"{name}-{scale}" if scale else name, study.about, tuple(jobs), tuple(overrides))
+    return StudyMatrix(
+        name=f"{name}-{scale}" if scale else name,
+        about=study.about,
+        jobs=tuple(jobs),
+        user_overrides=tuple(overrides),
+        artefacts=None if study.artefacts is None else tuple(study.artefacts),
+    )
 
 
 def _jobs(study: DictConfig, overrides: tuple[str, ...], conf: Path) -> Iterator[StudyJob]:

@@ -6,6 +6,7 @@ from synthetic_records import identity
 
 from cast.experiments.records import EXAMPLE, write_records
 from figures import fig1
+from figures.__main__ import main
 
 TREE = [(0, -1), (1, 0), (2, -1), (3, 1), (4, 2), (5, 0)]  # (node, parent)
 
@@ -44,7 +45,7 @@ def test_the_example_is_drawn_and_kept_as_data(tmp_path):
     path = tmp_path / "study" / "worked_example" / "smollm2_fp32" / "math.parquet"
     path.parent.mkdir(parents=True)
     write_records(example_rows(), path, EXAMPLE)
-    assert fig1.main(["--records", str(tmp_path / "study"), "--out", str(tmp_path / "fig1")]) == 0
+    assert main(["fig1", "--records", str(tmp_path / "study"), "--out", str(tmp_path / "fig1")]) == 0
     data = pd.read_csv(tmp_path / "fig1.csv")
     assert data.groupby("kind").size().to_dict() == {"candidate": 9, "chain": 3, "root": 1, "target": 3, "tree": 6}
     assert (tmp_path / "fig1.png").stat().st_size > 10_000
@@ -60,5 +61,5 @@ def test_nothing_to_draw_says_why(tmp_path, reason):
         )
         path.parent.mkdir(parents=True)
         write_records(failed, path, EXAMPLE)
-    assert fig1.main(["--records", str(tmp_path / "study"), "--out", str(tmp_path / "fig1")]) == 0
+    assert main(["fig1", "--records", str(tmp_path / "study"), "--out", str(tmp_path / "fig1")]) == 0
     assert (reason or "no worked_example record") in (tmp_path / "fig1.csv").read_text()

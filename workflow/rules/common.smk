@@ -13,6 +13,7 @@ for folder in (ROOT, ROOT / "scripts"):
 from snakemake.exceptions import WorkflowError
 
 from cast.experiments.device import resolve_kind
+from figures import artefacts
 from jobs import composition
 from jobs.composition import ConfigurationError
 from jobs.inputs import checkpoint_digests as digests_of_checkpoints
@@ -192,12 +193,6 @@ EXPECTED = shlex.join(
 )
 
 
-def artefacts(kind):
-    """The modules figures/<kind><number>.py, by number."""
-    found = [path.stem for path in Path("figures").glob(f"{kind}[0-9]*.py")]
-    return sorted(found, key=lambda name: int(name.removeprefix(kind)))
-
-
 def without_suffix(output_name):
     """The path an artefact's module adds its suffixes to."""
     return lambda wildcards, output: str(Path(output[output_name]).with_suffix(""))
@@ -205,7 +200,7 @@ def without_suffix(output_name):
 
 # One command for every artefact: a shell directive is evaluated when its job runs, long after the loops over names.
 RENDER = (
-    f"{PYTHON} -m figures.{{params.module}} --records {RESULTS} --cells {{input.cells}} --out {{params.out}} "
+    f"{PYTHON} -m figures {{params.module}} --records {RESULTS} --cells {{input.cells}} --out {{params.out}} "
     f"{escape(EXPECTED)} > {{log}} 2>&1"
 )
 

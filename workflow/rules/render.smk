@@ -2,14 +2,17 @@
 # serve a study of which a part failed, or a part came from another machine. They take seconds and no device: on a
 # cluster they run beside Snakemake.
 
-FIGURES = artefacts("fig")
-TABLES = artefacts("table")
-ARTEFACTS = [*FIGURES, *TABLES, "scorecard"]
+KNOWN = artefacts()
+WANTED = KNOWN if MATRIX.artefacts is None else MATRIX.artefacts
+if not set(WANTED) <= set(KNOWN):
+    raise WorkflowError(f"study {STUDY}: artefacts {sorted(set(WANTED) - set(KNOWN))} are unknown; known: {', '.join(KNOWN)}")
+FIGURES = [name for name in artefacts("fig") if name in WANTED]
+TABLES = [name for name in artefacts("table") if name in WANTED]
 
 # What every artefact is drawn with, and the paper's own numbers.
 SHARED_MODULES = sorted(
     [
-        *(str(path) for path in Path("figures").glob("*.py") if path.stem not in [*ARTEFACTS, "summary"]),
+        *(str(path) for path in Path("figures").glob("*.py") if path.stem not in [*KNOWN, "summary"]),
         *(str(path) for path in [*Path("figures").glob("*.yaml"), *Path("figures/paper").glob("*.*")]),
     ]
 )
@@ -23,7 +26,7 @@ SUMMARY = f"{RESULTS}/summary/cells.parquet"
 RENDERED = [
     *(f"{RESULTS}/figures/{name}.{suffix}" for name in FIGURES for suffix in ("pdf", "svg", "png", "csv")),
     *(f"{RESULTS}/tables/{name}.{suffix}" for name in TABLES for suffix in ("csv", "md", "tex")),
-    *(f"{RESULTS}/scorecard.{suffix}" for suffix in ("md", "json", "html")),
+    *(f"{RESULTS}/scorecard.{suffix}" for suffix in ("md", "json", "html") if "scorecard" in WANTED),
 ]
 
 
@@ -43,7 +46,7 @@ rule summary:
     conda:
         SOFTWARE
     shell:
-        f"{PYTHON} -m figures.summary --records {RESULTS} --out {{output.cells}} > {{log}} 2>&1"
+        f"{PYTHON} -m figures summary --records {RESULTS} --out {{output.cells}} > {{log}} 2>&1"
 
 
 for name in FIGURES:

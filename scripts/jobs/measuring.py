@@ -87,6 +87,7 @@ SMALLEST = {
     "prompt_limit": 1,
     "time_limit_s": 0,
     "budget": 0,
+    "lead": 0,
     "lead_rounds": 0,
     "top": 1,
     "roots_at_once": 1,

@@ -11,3 +11,7 @@ class CastError(Exception):
 
 class HubUnavailable(CastError):
     """The hub does not serve a checkpoint here: it is gated, or the hub cannot be reached."""
+
+
+NAN_LOGITS = "the drafter returned NaN logits; check its checkpoint and dtype"
+"""What every tree builder says of scores it cannot rank."""

@@ -202,3 +202,15 @@ def test_wrong_kinds_of_number_are_refused(golden_pair, wrong):
     (name,) = wrong
     with pytest.raises(cast.CastError, match=name):
         cast.generate(golden_pair("dflash_tiny_qwen3"), torch.tensor([1, 2]), **{"max_new_tokens": 4, **wrong})
+
+
+@pytest.mark.parametrize("method", ["cast", "ngram"])
+def test_a_budget_beyond_any_mask_is_refused(golden_pair, method):
+    with pytest.raises(cast.CastError, match="budget must be at most 16384, not 100000"):
+        cast.generate(golden_pair("dflash_tiny_qwen3"), torch.tensor([1, 2]), method, 100_000, 4)
+
+
+@pytest.mark.parametrize("source", [5, None, ["a"]])
+def test_a_target_is_named_by_a_string_or_path(source):
+    with pytest.raises(cast.CastError, match="named by a folder or a hub id"):
+        cast.load_pair(source)

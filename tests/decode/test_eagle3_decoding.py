@@ -125,7 +125,7 @@ def test_stages_are_charged_to_drafting_and_verifying(pair, trace):
     assert sum(out.run.trace_ms.values()) == pytest.approx(out.decode_ms, rel=0.2)
 
 
-@pytest.mark.parametrize("options", [{"budget": -1}, {"top_k": 0}, {"draft_steps": -1}])
+@pytest.mark.parametrize("options", [{"budget": -1}, {"top_k": 0}, {"draft_steps": -1}, {"draft_steps": 10**6}])
 def test_settings_out_of_range(pair, options):
     with pytest.raises(CastError, match=f"{next(iter(options))} must be at least"):
         cast.generate(pair, torch.tensor([1, 2]), "eagle3", **options)

@@ -136,6 +136,8 @@ def checkpoint_folder(source: str | Path, revision: str | None = None) -> Path:
         HubUnavailable: the repository is gated, or the hub cannot be reached.
         CastError: neither a folder nor a repository of the hub.
     """
+    if not isinstance(source, (str, Path)):
+        raise CastError(f"a checkpoint is named by a folder or a hub id, not {source!r}")
     path = Path(source)
     if path.is_dir():
         return path

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from cast.errors import CastError
+from cast.errors import NAN_LOGITS, CastError
 from cast.trees import CandidateTree
 from cast.trees.candidate import ROOT
 
@@ -110,7 +110,7 @@ def best_first_forest(log_probs: np.ndarray, tokens: np.ndarray, budgets: int | 
     if log_probs.ndim != 3 or log_probs.shape != tokens.shape:
         raise CastError(f"log_probs and tokens must both be [B, L, K], not {log_probs.shape} and {tokens.shape}")
     if np.isnan(log_probs).any():
-        raise CastError("the drafter returned NaN logits; check its checkpoint and dtype")
+        raise CastError(NAN_LOGITS)
     requests, length, top_k = log_probs.shape
     shared = np.ndim(budgets) == 0
     budgets = np.asarray(budgets, np.int64)

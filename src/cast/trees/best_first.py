@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cast.errors import CastError
+from cast.errors import NAN_LOGITS, CastError
 from cast.trees.candidate import ROOT, CandidateTree
 
 ROUNDING = 1e-6
@@ -154,7 +154,7 @@ def _check(scores: np.ndarray, tokens: np.ndarray, budget: int) -> None:
     if budget < 0:
         raise CastError(f"budget must be 0 or more, not {budget}")
     if np.isnan(scores).any():
-        raise CastError("the drafter returned NaN logits; check its checkpoint and dtype")
+        raise CastError(NAN_LOGITS)
     if (scores > ROUNDING).any():
         raise CastError(f"log_probs holds {scores.max():.3g}, which is no log-probability; apply log_softmax first")
     if (scores[:, 1:] > scores[:, :-1]).any():

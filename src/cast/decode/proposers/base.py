@@ -14,6 +14,9 @@ from cast.models import DraftHead, Pair
 from cast.models.layers import on_device
 from cast.trees import CandidateTree
 
+MOST_NODES = 2**14
+"""Largest budget: the mask of a pack grows with its square, and 16,384 nodes take a gigabyte of it in fp32."""
+
 
 class Proposer(ABC):
     """Turns the state of a round into a candidate tree. One instance serves one generation.
@@ -91,6 +94,13 @@ def check_least(**values: tuple[int, int]) -> None:
             raise CastError(f"{name} must be a whole number, not {value!r}") from None
         if value < least:
             raise CastError(f"{name} must be at least {least}, not {value}")
+
+
+def check_budget(budget: int) -> None:
+    """Raise a CastError unless the budget is a whole number from 0 to `MOST_NODES`."""
+    check_least(budget=(budget, 0))
+    if budget > MOST_NODES:
+        raise CastError(f"budget must be at most {MOST_NODES}, not {budget}")
 
 
 def drafter_of(pair: Pair, kind: type[DraftHead]) -> DraftHead:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cast.decode.proposers.base import Proposer, drafter_of
+from cast.decode.proposers.base import Proposer, check_budget, check_least, drafter_of
 from cast.decode.timer import Trace
-from cast.errors import CastError
+from cast.errors import NAN_LOGITS, CastError
 from cast.models import DFlashDrafter, GraphTarget, Pair
 from cast.trees import (
     CandidateTree,
@@ -59,10 +59,8 @@ class CastTree(_BlockProposer):
 
     def __init__(self, pair: Pair, budget: int = 63, top_k: int = 8, block_size: int | None = None):
         super().__init__(pair, block_size)
-        if budget < 0:
-            raise CastError(f"budget must be 0 or more, not {budget}")
-        if top_k < 1:
-            raise CastError(f"top_k must be at least 1, not {top_k}")
+        check_budget(budget)
+        check_least(top_k=(top_k, 1))
         self.budget, self.top_k = budget, top_k
         self.lookahead = max(self.block_size, budget + 1)
         self.stays_on_device = isinstance(pair.target, GraphTarget) and budget > 0
@@ -87,7 +85,7 @@ def most_likely(logits: Tensor) -> Tensor:
     best, tokens = logits.max(dim=-1)
     tokens, undefined = torch.stack((tokens, best.isnan().long())).cpu()  # max propagates NaN
     if undefined.any():
-        raise CastError("the drafter returned NaN logits; check its checkpoint and dtype")
+        raise CastError(NAN_LOGITS)
     return tokens
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cast.decode.proposers.base import FeatureProposer, check_least
+from cast.decode.proposers.base import FeatureProposer, check_budget, check_least
 from cast.decode.proposers.block import top_log_probs
-from cast.errors import CastError
+from cast.errors import NAN_LOGITS, CastError
 from cast.models import DartDrafter, Pair
 from cast.models.ngram_trie import NgramTrie
 from cast.trees import CandidateTree, best_first_tree_from_topk
@@ -42,7 +42,8 @@ class DartTree(FeatureProposer):
             raise CastError(f"trie must be a file's path or an NgramTrie, not {trie!r}")
         default = 8 if trie is None else SEARCH_TOP_K
         self.budget, self.top_k = budget, default if top_k is None else top_k
-        check_least(budget=(budget, 0), top_k=(self.top_k, 1))
+        check_budget(budget)
+        check_least(top_k=(self.top_k, 1))
         self.lookahead = max(budget, self.drafter.config.draft_length) + 1
         self.context: list[int] = []
         draft_ids = torch.arange(self.drafter.config.draft_vocab_size, device=pair.device)
@@ -109,7 +110,7 @@ def ngram_tree(
     """
     chance = torch.softmax(log_probs.float(), dim=-1).numpy()
     if np.isnan(chance).any():
-        raise CastError("the drafter returned NaN logits; check its checkpoint and dtype")
+        raise CastError(NAN_LOGITS)
     tokens = tokens.numpy()
     paths = np.asarray([context[1 - trie.order :]], np.int64)  # context and path of each beam entry
     beam, beam_score = np.array([-1]), np.zeros(1, np.float32)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from cast.decode.proposers.base import FeatureProposer, check_least
-from cast.errors import CastError
+from cast.decode.proposers.base import FeatureProposer, check_budget, check_least
+from cast.errors import NAN_LOGITS, CastError
 from cast.models import Eagle3Drafter, Pair
 from cast.models.eagle3 import DraftedCandidates
 from cast.trees import CandidateTree
@@ -23,7 +23,12 @@ class Eagle3Tree(FeatureProposer):
 
     def __init__(self, pair: Pair, budget: int = 59, top_k: int = 10, draft_steps: int = 7):
         super().__init__(pair)
-        check_least(budget=(budget, 0), top_k=(top_k, 1), draft_steps=(draft_steps, 0))
+        check_budget(budget)
+        check_least(top_k=(top_k, 1), draft_steps=(draft_steps, 0))
+        if draft_steps >= pair.target.max_positions:
+            raise CastError(
+                f"draft_steps must be below the model's {pair.target.max_positions} positions, not {draft_steps}"
+            )
         self.budget, self.draft_steps = budget, draft_steps
         self.top_k = min(top_k, self.drafter.config.draft_vocab_size)
         self.lookahead = budget + 1
@@ -59,7 +64,7 @@ def best_candidates(drafted: DraftedCandidates, budget: int) -> CandidateTree:
     columns = (drafted.tokens.double(), drafted.parent.double(), drafted.log_mass.double())
     tokens, parent, mass = torch.stack(columns).cpu().numpy()  # one copy; every id is exact in fp64
     if np.isnan(mass).any():
-        raise CastError("the drafter returned NaN logits; check its checkpoint and dtype")
+        raise CastError(NAN_LOGITS)
     kept = np.sort(np.argsort(-mass, kind="stable")[:budget])
     parent = parent.astype(np.int64)
     new_index = np.full(len(mass) + 1, -1)  # the last entry serves index -1, the root

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from cast.decode.proposers.base import Proposer, check_least
+from cast.decode.proposers.base import Proposer, check_budget, check_least
 from cast.models import Pair
 from cast.trees import CandidateTree, chain_tree
 
@@ -16,7 +16,8 @@ class PromptLookup(Proposer):
     """
 
     def __init__(self, pair: Pair | None = None, budget: int = 10, max_ngram: int = 3):
-        check_least(budget=(budget, 0), max_ngram=(max_ngram, 1))
+        check_budget(budget)
+        check_least(max_ngram=(max_ngram, 1))
         self.budget, self.max_ngram, self.lookahead = budget, max_ngram, budget + 1
         self.history: list[int] = []
         self.follows: dict[tuple[int, ...], int] = {}  # n-gram to the place right after its latest occurrence

@@ -25,10 +25,9 @@ class Eagle3Tree(FeatureProposer):
         super().__init__(pair)
         check_budget(budget)
         check_least(top_k=(top_k, 1), draft_steps=(draft_steps, 0))
-        if draft_steps >= pair.target.max_positions:
-            raise CastError(
-                f"draft_steps must be below the model's {pair.target.max_positions} positions, not {draft_steps}"
-            )
+        most = pair.target.max_positions - 1
+        if draft_steps > most:
+            raise CastError(f"draft_steps must be at most the model's positions less one, {most}, not {draft_steps}")
         self.budget, self.draft_steps = budget, draft_steps
         self.top_k = min(top_k, self.drafter.config.draft_vocab_size)
         self.lookahead = budget + 1

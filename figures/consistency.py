@@ -266,7 +266,7 @@ def thresholds(setting: str) -> dict[str, float]:
     return {name: value / ms for name, value in found.items()}
 
 
-# Statements that do not follow from each other. Each function gives one sentence; claims.yaml names them.
+# Statements that do not follow from each other. Each function gives one sentence; figures/claims names them.
 
 
 def slope() -> str:

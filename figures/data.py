@@ -7,6 +7,7 @@ A study that is incomplete, failed or empty is a normal input: whatever is missi
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -143,7 +144,18 @@ class Study:
 
     def records(self, experiment: str, schema) -> pd.DataFrame:
         """Validated rows of another experiment of the study, failed ones included; empty without a record."""
-        return _rows(sorted(self.root.glob(f"{experiment}/*/*.parquet")), schema)
+        paths = sorted(self.root.glob(f"{experiment}/*/*.parquet"))
+        return self.once((experiment, schema.name), lambda: _rows(paths, schema))
+
+    def once(self, key: tuple, compute: Callable[[], Any]) -> Any:
+        """What ``compute`` gives, computed once for this study; many claims rest on the same numbers."""
+        if key not in self._computed:
+            self._computed[key] = compute()
+        return self._computed[key]
+
+    @cached_property
+    def _computed(self) -> dict[tuple, Any]:
+        return {}
 
     def reason(self, setting: str, experiment: str = SWEEP, rows: pd.DataFrame | None = None, **keys) -> str:
         """Why a cell is not measured: the reason of the failed record that covers it, or that there is none.

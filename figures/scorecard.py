@@ -1,21 +1,18 @@
 """Scorecard: one verdict for each claim of the paper and each scope of settings that this study measured.
 
 Verdicts: reproduced, direction reproduced, not reproduced, not measured (why), and "the paper disagrees with
-itself" where its own printed numbers do. What counts as reproduced is fixed in claims.yaml before any result.
+itself" where its own printed numbers do. What counts as reproduced is fixed in figures/claims before any result.
 """
 
 from __future__ import annotations
 
-import html
 import json
 from collections import Counter
 from pathlib import Path
 
-import yaml
+import pandas as pd
 
-from cast.errors import CastError
-
-from . import claims, consistency, paper
+from . import claims, consistency, paper, scorecard_page
 from .data import NO_RECORDS, Study
 from .files import write_texts
 
@@ -29,30 +26,13 @@ VERDICTS = [REPRODUCED, DIRECTION, NOT_REPRODUCED, NOT_MEASURED, CONFLICT]
 EMBEDDED = "embedded: SmolLM2-135M"
 MACHINERY = "tiny models: proves the machinery, says nothing about speed"
 PAPERS_OWN = "the paper's models and devices"
-FIELDS = ("id", "text", "where", "paper", "compute", "reproduced", "direction", "applies_to")
-
-
-def entries() -> list[dict]:
-    """The claims of claims.yaml, checked: every field there, every function known, no id twice."""
-    path = Path(__file__).with_name("claims.yaml")
-    loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-    for entry in loaded:
-        absent = [name for name in FIELDS if not entry.get(name)]
-        if absent:
-            raise CastError(f"{path}: claim {entry.get('id', '?')} lacks {', '.join(absent)}; every claim has them")
-        unknown = not hasattr(claims, entry["compute"]) or not hasattr(consistency, entry.get("conflict", "paper"))
-        if unknown:
-            raise CastError(f"{path}: claim {entry['id']} names a function that figures does not have")
-    twice = [name for name, count in Counter(entry["id"] for entry in loaded).items() if count > 1]
-    if twice:
-        raise CastError(f"{path}: id {twice[0]} occurs twice; ids name a claim in every output")
-    return loaded
+DEVIATION = "the paper's number from ours, in half-widths of our 95% interval"
 
 
 def scopes(study: Study) -> dict[str, list[str]]:
     """Settings grouped by whose models they are, so that no verdict poses as one on other models."""
     grouped: dict[str, list[str]] = {}
-    for setting in study.settings:
+    for setting in _every_setting(study):
         grouped.setdefault(_scope(study, setting), []).append(setting)
     return grouped
 
@@ -60,45 +40,10 @@ def scopes(study: Study) -> dict[str, list[str]]:
 def judge(study: Study) -> list[dict]:
     """One entry per claim and scope, with verdict, what was measured, and the claim's own words."""
     verdicts = []
-    for entry in entries():
+    for entry in claims.entries():
         for scope, settings in (scopes(study) or {"": []}).items():
             verdicts.append(_verdict(entry, study, scope, settings))
     return verdicts
-
-
-def _verdict(entry: dict, study: Study, scope: str, settings: list[str]) -> dict:
-    measured = {"ours": "", "ours_verdict": NOT_MEASURED, "settings": [], "why": NO_RECORDS}
-    if settings:
-        try:
-            finding = getattr(claims, entry["compute"])(study, settings)
-        except claims.NotMeasured as reason:
-            measured["why"] = str(reason)
-        else:
-            won = REPRODUCED if finding.reproduced else DIRECTION if finding.direction else NOT_REPRODUCED
-            measured = {
-                "ours": finding.ours,
-                "ours_verdict": won,
-                "settings": list(finding.settings),
-                "why": "",
-            }
-    conflict = getattr(consistency, entry["conflict"])() if "conflict" in entry else ""
-    return (
-        {name: entry[name] for name in FIELDS}
-        | {"caveat": entry.get("caveat", ""), "scope": scope}
-        | measured
-        | {"conflict": conflict, "verdict": CONFLICT if conflict else measured["ours_verdict"]}
-    )
-
-
-def _scope(study: Study, setting: str) -> str:
-    target, device = study.target(setting), study.device(setting)
-    if "smollm2" in (target or setting).lower():
-        return EMBEDDED
-    if (target or setting).startswith("tiny"):
-        return MACHINERY
-    if paper.is_own(setting, target, device):
-        return PAPERS_OWN
-    return f"stand-in: {target or setting}" + (f" on {device}" if device else "")
 
 
 def counts(verdicts: list[dict]) -> dict[str, int]:
@@ -121,19 +66,30 @@ def shown_ours(verdict: dict) -> str:
     return verdict["ours"] or f"{NOT_MEASURED}: {verdict['why']}"
 
 
-def markdown(study: Study, verdicts: list[dict]) -> str:
-    lines = ["# Scorecard", "", *_preface(study, verdicts), ""]
-    lines += [
-        "| claim | where | the paper | ours | verdict | judged on |",
-        "| --- | --- | --- | --- | --- | --- |",
+def preface(study: Study, verdicts: list[dict]) -> list[str]:
+    """What the verdicts are about, and how many of each there are."""
+    judged = "; ".join(f"{scope} ({', '.join(settings)})" for scope, settings in scopes(study).items())
+    tally = ", ".join(f"{name}: {count}" for name, count in counts(verdicts).items())
+    return [
+        f"Judged on: {judged or NO_RECORDS}. Except where that says the paper's models and devices, a "
+        "verdict is about other models on other hardware: it tests the claim, not the paper's measurement.",
+        f"{len(claims.entries())} claims, {len(verdicts)} verdicts. {tally}.",
     ]
+
+
+def markdown(study: Study, verdicts: list[dict]) -> str:
+    header = ["claim", "where", "the paper", "ours", "deviation", "verdict", "judged on"]
+    lines = ["# Scorecard", ""]
+    for paragraph in [*preface(study, verdicts), f"Deviation: {DEVIATION}; + where ours is larger."]:
+        lines += [paragraph, ""]
+    lines += [f"| {' | '.join(header)} |", "| " + " | ".join(["---"] * len(header)) + " |"]
     for verdict in verdicts:
-        cells = [verdict["text"], verdict["where"], verdict["paper"], shown_ours(verdict)]
+        cells = [verdict["text"], verdict["where"], verdict["paper"], shown_ours(verdict), verdict["deviation"]]
         cells += [f"**{shown_verdict(verdict)}**", verdict["scope"] or NOT_MEASURED]
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     lines += ["", "## The paper's own numbers", "", *(f"- {line}" for line in consistency.lines())]
     lines += ["", "## What counts", ""]
-    for entry in entries():
+    for entry in claims.entries():
         lines.append(f"- {entry['text']} *Reproduced*: {entry['reproduced']}. *Direction*: {entry['direction']}.")
         lines.append(
             f"  *Applies to*: {entry['applies_to']}." + (f" {entry['caveat'].strip()}" if "caveat" in entry else "")
@@ -142,65 +98,13 @@ def markdown(study: Study, verdicts: list[dict]) -> str:
 
 
 def page(study: Study, verdicts: list[dict]) -> str:
-    """One self-contained HTML page: opens offline, no script."""
+    """One self-contained HTML page with filters; see `scorecard_page`."""
     rows = []
     for verdict in verdicts:
-        names = ("reproduced", "direction", "applies_to")
-        bars = " ".join(f"{name.replace('_', ' ').capitalize()}: {verdict[name]}." for name in names)
-        claim = f"{html.escape(verdict['text'])}<details><summary>what counts</summary>{html.escape(bars)}"
-        claim += f" {html.escape(verdict['caveat'])}</details>"
-        texts = [
-            verdict["where"],
-            verdict["paper"],
-            shown_ours(verdict),
-            shown_verdict(verdict),
-            verdict["scope"],
-        ]
-        cells = [f"<td>{claim}</td>", *(f"<td>{html.escape(text)}</td>" for text in texts)]
-        rows.append(f'<tr class="v{VERDICTS.index(verdict["verdict"])}">{"".join(cells)}</tr>')
-    preface = "".join(f"<p>{html.escape(line)}</p>" for line in _preface(study, verdicts) if line)
-    header = "".join(f"<th>{name}</th>" for name in ("claim", "where", "the paper", "ours", "verdict", "judged on"))
-    own = "".join(f"<li>{html.escape(line)}</li>" for line in consistency.lines())
-    return _PAGE.format(preface=preface, header=header, rows="\n".join(rows), own=own)
-
-
-def _preface(study: Study, verdicts: list[dict]) -> list[str]:
-    judged = "; ".join(f"{scope} ({', '.join(settings)})" for scope, settings in scopes(study).items())
-    tally = ", ".join(f"{name}: {count}" for name, count in counts(verdicts).items())
-    return [
-        f"Judged on: {judged or NO_RECORDS}. Except where that says the paper's models and devices, a "
-        "verdict is about other models on other hardware: it tests the claim, not the paper's measurement.",
-        "",
-        f"{len(verdicts)} verdicts. {tally}.",
-    ]
-
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Scorecard</title><style>
-body {{ font: 15px/1.45 system-ui, sans-serif; margin: 1.5rem; color: #222; }}
-.wide {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; min-width: 60rem; }}
-th, td {{ text-align: left; vertical-align: top; padding: .45rem .6rem; border-bottom: 1px solid #ddd; }}
-th {{ background: #f4f4f4; }}
-td:nth-child(5) {{ font-weight: 600; border-left: .35rem solid #9a9a9a; }}
-.v0 td:nth-child(5) {{ border-color: #009E73; }}
-.v1 td:nth-child(5) {{ border-color: #56B4E9; }}
-.v2 td:nth-child(5) {{ border-color: #D55E00; }}
-.v4 td:nth-child(5) {{ border-color: #CC79A7; }}
-details {{ color: #555; font-size: .9em; }}
-</style></head><body>
-<h1>Scorecard</h1>
-{preface}
-<div class="wide"><table><thead><tr>{header}</tr></thead>
-<tbody>
-{rows}
-</tbody></table></div>
-<h2>The paper's own numbers</h2>
-<ul>{own}</ul>
-</body></html>
-"""
+        # The reason stands in the column of ours already.
+        told = NOT_MEASURED if verdict["verdict"] == NOT_MEASURED else shown_verdict(verdict)
+        rows.append(verdict | {"shown_verdict": told, "shown_ours": shown_ours(verdict)})
+    return scorecard_page.page(rows, preface(study, verdicts), VERDICTS, consistency.lines(), DEVIATION)
 
 
 def render(study: Study, out: Path) -> list[Path]:
@@ -212,3 +116,59 @@ def render(study: Study, out: Path) -> list[Path]:
         "html": page(study, verdicts),
     }
     return write_texts(Path(out), texts)
+
+
+def _verdict(entry: dict, study: Study, scope: str, settings: list[str]) -> dict:
+    measured = {"ours": "", "ours_verdict": NOT_MEASURED, "deviation": "", "settings": [], "why": NO_RECORDS}
+    if settings:
+        try:
+            finding = claims.function(entry)(study, settings)
+        except claims.NotMeasured as reason:
+            measured["why"] = str(reason)
+        else:
+            won = REPRODUCED if finding.reproduced else DIRECTION if finding.direction else NOT_REPRODUCED
+            measured = {
+                "ours": finding.ours,
+                "ours_verdict": won,
+                "deviation": finding.deviation,
+                "settings": list(finding.settings),
+                "why": "",
+            }
+    conflict = getattr(consistency, entry["conflict"])() if "conflict" in entry else ""
+    return (
+        {name: entry[name] for name in claims.FIELDS}
+        | {"sections": claims.sections(entry["where"]), "caveat": entry.get("caveat", ""), "scope": scope}
+        | measured
+        | {"conflict": conflict, "verdict": CONFLICT if conflict else measured["ours_verdict"]}
+    )
+
+
+def _every_setting(study: Study) -> list[str]:
+    """Those of the sweep and the probe, then those that only another experiment measured."""
+    return list(dict.fromkeys([*study.settings, *_first_records(study)]))
+
+
+def _first_records(study: Study) -> dict[str, Path]:
+    """setting -> one record file of it."""
+    paths = study.once(("record files",), lambda: sorted(study.root.glob("*/*/*.parquet")))
+    return {path.parent.name: path for path in reversed(paths)}
+
+
+def _identity(study: Study, setting: str) -> tuple[str, str]:
+    """Target and device as the records name them; empty where there is none."""
+    if study.target(setting) or setting not in _first_records(study):
+        return study.target(setting), study.device(setting)
+    path = _first_records(study)[setting]
+    row = study.once(("identity", setting), lambda: pd.read_parquet(path, columns=["target", "device"]).iloc[0])
+    return str(row["target"]), str(row["device"])
+
+
+def _scope(study: Study, setting: str) -> str:
+    target, device = _identity(study, setting)
+    if "smollm2" in (target or setting).lower():
+        return EMBEDDED
+    if (target or setting).startswith("tiny"):
+        return MACHINERY
+    if paper.is_own(setting, target, device):
+        return PAPERS_OWN
+    return f"stand-in: {target or setting}" + (f" on {device}" if device else "")

@@ -6,6 +6,7 @@ from synthetic_records import identity
 
 from cast.experiments.records import REPLAY, write_records
 from figures import claims, data, scorecard
+from figures.claims import replay
 
 S = "smollm2_fp32"
 
@@ -20,7 +21,7 @@ def judged(folder, name, rows):
     path = folder.root / "replay" / S / "math.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_records(pd.DataFrame(rows), path, REPLAY)
-    finding = getattr(claims, name)(data.load(folder.root, settings=[S], domains=["math"]), [S])
+    finding = getattr(replay, name)(data.load(folder.root, settings=[S], domains=["math"]), [S])
     assert finding.settings == (S,)
     assert finding.ours
     return finding.reproduced, finding.direction

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ import yaml
 from synthetic_records import decode_row, latency_rows
 
 from cast.errors import CastError
-from figures import claims, data, scorecard
+from figures import claims, consistency, data, scorecard
+from figures.claims import exactness, finding, width
 from figures.probe import verification_latency
 
 S, T = "smollm2_bf16", "smollm2_fp32"
@@ -37,39 +39,71 @@ def verdicts(folder, scope: str | None = None) -> dict[str, dict]:
 
 
 def test_entries_are_whole_and_every_function_serves_a_claim():
-    entries = scorecard.entries()
-    assert len(entries) >= 15
-    used = {entry["compute"] for entry in entries}
-    measuring = {
-        name for name, item in vars(claims).items()
-        if callable(item) and getattr(item, "__module__", "") == claims.__name__ and name[0] not in "_FN"
-    }  # fmt: skip
-    assert used == measuring
-    where = " ".join(entry["where"] for entry in entries)
-    for name in (
-        "Table 2",
-        "Tables 2 and 8",
-        "Table 5",
-        "Tables 7 and 9",
-        "Table 12",
-        "Figure 2",
-        "Figure 3",
-        "Figure 5",
-    ):
-        assert name in where
+    entries = claims.entries()
+    assert len(entries) >= 60
+    for kind, module in claims.KINDS.items():
+        used = {entry["compute"] for entry in entries if entry["kind"] == kind}
+        measuring = {
+            name for name, item in vars(module).items()
+            if callable(item) and getattr(item, "__module__", "") == module.__name__ and name[0] != "_"
+        }  # fmt: skip
+        assert used == measuring, kind
+    conflicts = {entry["conflict"] for entry in entries if "conflict" in entry}
+    assert conflicts == {function.__name__ for function in consistency.CONFLICTS}
+
+
+def test_every_part_of_the_paper_and_every_experiment_has_a_claim():
+    entries = claims.entries()
+    found = {section for entry in entries for section in claims.sections(entry["where"])}
+    assert {"Abstract", *(f"Section {n}" for n in (1, 3, 4, 5)), *(f"Appendix {x}" for x in "ABCDEFGH")} == found
+    named = {experiment for entry in entries for experiment in entry["experiments"]}
+    known = {path.stem for path in Path("conf/experiment").glob("*.yaml")}
+    assert named <= known
+    # Only these are about another claim's numbers: a log that is replayed, and Figure 1's example.
+    assert known - named <= {"dart_score_log", "worked_example", "drafter_comparison_sampled"}
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("Abstract; Sections 1 and 3.3; Table 2", ["Abstract", "Section 1", "Section 3"]),
+        ("Appendices D.2 and F; Figure 4a", ["Appendix D", "Appendix F"]),
+        ("Section 4; Appendix G", ["Section 4", "Appendix G"]),
+        ("Tables 1 and 12", []),
+    ],
+)
+def test_sections_are_read_from_where(where, expected):
+    assert claims.sections(where) == expected
 
 
 def test_a_claim_without_its_bar_is_refused(monkeypatch):
-    entries = scorecard.entries()
-    monkeypatch.setattr(yaml, "safe_load", lambda _: [entries[0] | {"direction": ""}])
-    with pytest.raises(CastError, match="lacks direction"):
-        scorecard.entries()
-    monkeypatch.setattr(yaml, "safe_load", lambda _: [entries[0] | {"compute": "nothing"}])
-    with pytest.raises(CastError, match="function that figures does not have"):
-        scorecard.entries()
-    monkeypatch.setattr(yaml, "safe_load", lambda _: [entries[0], entries[0]])
-    with pytest.raises(CastError, match="occurs twice"):
-        scorecard.entries()
+    whole = claims.entries()[0]
+    refused = {
+        "lacks direction": [whole | {"direction": ""}],
+        "lacks paper": [whole | {"paper": 0.004}],
+        "function that figures does not have": [whole | {"compute": "nothing"}],
+        "names no section": [whole | {"where": "Table 2"}],
+        "occurs twice": [whole, whole],
+    }
+    for message, loaded in refused.items():
+        monkeypatch.setattr(yaml, "safe_load", lambda _, loaded=loaded: loaded)
+        monkeypatch.setattr(claims, "KINDS", {whole["kind"]: claims.KINDS[whole["kind"]]})
+        with pytest.raises(CastError, match=message):
+            claims.entries()
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "bars", "expected"),
+    [
+        (0.30, 0.28, 0.34, [0.25], "+2.5 (S)"),  # five points above, the lower half-width is two
+        (0.20, 0.19, 0.22, [0.25], "-2.5 (S)"),
+        (0.30, 0.28, 0.34, [0.2, 0.4], "0: inside the paper's range"),
+        (0.30, 0.28, 0.34, [], ""),
+        (0.30, float("nan"), float("nan"), [0.25], ""),
+    ],
+)
+def test_a_deviation_is_in_units_of_our_interval(value, low, high, bars, expected):
+    assert finding.deviation([finding.Measurement("S", "", value, low, high)], bars) == expected
 
 
 @pytest.mark.parametrize(
@@ -169,14 +203,14 @@ def test_outputs(full_study, tmp_path):
     study = data.load(full_study)
     scorecard.render(study, tmp_path / "scorecard")
     content = json.loads((tmp_path / "scorecard.json").read_text())
-    assert sum(content["counts"].values()) == len(content["claims"]) == len(scorecard.entries())
+    assert sum(content["counts"].values()) == len(content["claims"]) == len(claims.entries())
     assert {claim["scope"] for claim in content["claims"]} == {scorecard.EMBEDDED}
     page = (tmp_path / "scorecard.html").read_text()
-    assert page.count("<tr class=") == len(content["claims"])
-    assert not re.search(r"https?://|<script|src=|href=", page)
+    assert page.count("<tr id=") == len(content["claims"])
+    assert not re.search(r"https?://|src=|url\(|@import", page)
     assert "embedded: SmolLM2-135M" in page
     table = (tmp_path / "scorecard.md").read_text()
-    assert all(len(re.findall(r"(?<!\\)\|", line)) == 7 for line in table.splitlines() if line.startswith("|"))
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 8 for line in table.splitlines() if line.startswith("|"))
 
 
 def test_single_prompts_have_no_interval_and_measure_nothing(folder):
@@ -204,7 +238,7 @@ def test_a_traced_repeat_is_no_second_departure(folder):
     folder.sweep(S, "math", [*rows, again])
     study = data.load(folder.root)
     (dtype,) = study.decode["dtype"].unique()
-    found = claims._departures(study, [S], dtype, tie=1.0, share=1.0, exact=False)
+    found = exactness._departures(study, [S], dtype, tie=1.0, share=1.0, exact=False)
     assert f"of {len(rows) - 6} outputs" in found.ours
 
 
@@ -213,7 +247,7 @@ def test_domains_without_a_chain_have_no_peak(folder):
     rows = sweep(S, {15: 0.1, 31: 0.25})
     folder.sweep(S, "math", [row for row in rows if row["method"] != "dflash"])
     with pytest.raises(claims.NotMeasured):
-        claims.peaks_near_largest(data.load(folder.root), [S])
+        width.peaks_near_largest(data.load(folder.root), [S])
 
 
 def test_a_probe_that_failed_altogether_is_an_empty_curve(folder):

@@ -13,7 +13,8 @@ TABLES = [name for name in artefacts("table") if name in WANTED]
 SHARED_MODULES = sorted(
     [
         *(str(path) for path in Path("figures").glob("*.py") if path.stem not in [*KNOWN, "summary"]),
-        *(str(path) for path in [*Path("figures").glob("*.yaml"), *Path("figures/paper").glob("*.*")]),
+        *(str(path) for path in [*Path("figures").glob("*.html"), *Path("figures/paper").glob("*.*")]),
+        *(str(path) for suffix in ("py", "yaml") for path in Path("figures/claims").glob(f"*.{suffix}")),
     ]
 )
 # What the summary computes with.

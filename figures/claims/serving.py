@@ -1,0 +1,255 @@
+"""Claims about many requests at once: the verifier's width tax, and goodput by allocation policy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import pandas as pd
+
+from cast.experiments.records import SERVING, WIDTH_TAX
+
+from .. import tables
+from ..data import Study
+from .finding import Finding, Measurement, NotMeasured, as_gain, judged, measured_rows, printed, within
+
+TAX, GOODPUT, CONTINUOUS = "width_tax", "serving_goodput", "continuous_batching"
+STATIC = ("dense/chain", "dense/fixed_wide", "dense/uniform")
+
+
+def tax_grows_with_batch(study: Study, settings: list[str]) -> Finding:
+    """Dense verification of 64 packed tokens a request over one, minus one, by batch."""
+    rows = measured_rows(study, settings, TAX, WIDTH_TAX, component="verify_dense")
+    medians = rows.groupby(["setting", "batch", "packed_tokens"])["latency_ms"].median().unstack()
+    if not {1, 64} <= set(medians.columns):
+        raise NotMeasured("the width tax was not probed at 1 and 64 packed tokens")
+    tax = (medians[64] / medians[1] - 1).dropna()
+    found = [Measurement(setting, f"batch {batch}", value) for (setting, batch), value in tax.items()]
+    bars = {b: printed("width_tax", within=f"batch {b}").iloc[0] / 100 for b in (8, 32)}
+    near = [0.75 * bars[m] <= value <= 1.25 * bars[m] for (_, m), value in tax.items() if m in bars]
+    rises = all(a < b for _, of in tax.groupby(level=0) for a, b in pairwise(of))
+    return judged(found, _as_percent, reproduced=bool(near) and all(near) and rises, direction=rises)
+
+
+def drafting_grows_slowly(study: Study, settings: list[str]) -> Finding:
+    """Draft latency at the largest batch over that of one request."""
+    rows = measured_rows(study, settings, TAX, WIDTH_TAX, component="draft")
+    found, sizes = [], []
+    for name, medians in rows.groupby(["setting", "batch"])["latency_ms"].median().groupby(level=0):
+        at = medians.droplevel(0)
+        if at.index[0] == 1 and len(at) > 1:
+            sizes.append(int(at.index[-1]))
+            found.append(Measurement(name, f"batch {sizes[-1]}", at.iloc[-1] / at.iloc[0]))
+    if not found:
+        raise NotMeasured("drafting was not probed at one request and at more")
+    small, large = printed("batched_draft").sort_values()
+    exponent = math.log(large / small) / math.log(32)
+    return judged(
+        found,
+        lambda m: f"{m.value:.2f}x",
+        reproduced=all(m.value <= size**exponent for m, size in zip(found, sizes, strict=True)),
+        direction=all(m.value < size for m, size in zip(found, sizes, strict=True)),
+    )
+
+
+def best_static_shrinks(study: Study, settings: list[str]) -> Finding:
+    """The best static policy by active requests, in the dense harness."""
+    medians = _medians(study, settings, GOODPUT).reindex(columns=list(STATIC[:2]))
+    medians = medians.dropna()
+    if not len(medians):
+        raise NotMeasured("chain and fixed wide tree were not both served")
+    ratio = (medians["dense/fixed_wide"] / medians["dense/chain"]).rename("ratio")
+    shown, ends = [], []
+    for name, of_setting in ratio.groupby(level="setting"):
+        by_active = of_setting.droplevel("setting")
+        shown += [Measurement(name, f"{active} active", value - 1) for active, value in by_active.items()]
+        ends.append((by_active.iloc[0], by_active.iloc[-1]))
+    return judged(
+        shown,
+        lambda m: f"wide over chain {tables.percent(m.value)}",
+        reproduced=all(first > 1 > last for first, last in ends),
+        direction=all(first > last for first, last in ends),
+    )
+
+
+def requests_lift_rounds(study: Study, settings: list[str]) -> Finding:
+    found = _ratios(study, settings, GOODPUT, "dense/best_first", "dense/uniform", "r_pooled")
+    return _range(found, "dense_acceptance", digits=3)
+
+
+def dense_allocation_is_no_gain(study: Study, settings: list[str]) -> Finding:
+    found = _ratios(study, settings, GOODPUT, "dense/best_first", "dense/uniform")
+    return judged(
+        found,
+        as_gain,
+        reproduced=all(m.value <= 0 for m in found),
+        direction=min(m.value for m in found) <= 0,
+        printed=printed("dense_request_level") / 100,
+    )
+
+
+def bucketing_loses(study: Study, settings: list[str]) -> Finding:
+    found = []
+    for buckets in ("bucketed_2", "bucketed_4"):
+        try:
+            ratios = _ratios(study, settings, GOODPUT, f"{buckets}/best_first", "dense/best_first")
+        except NotMeasured:
+            continue
+        found += [Measurement(m.setting, f"{m.place}, {buckets}", m.value, m.low, m.high) for m in ratios]
+    if not found:
+        raise NotMeasured("no bucketed verifier was served")
+    return judged(
+        found,
+        as_gain,
+        reproduced=all(m.value < 0 for m in found),
+        direction=any(m.value < 0 for m in found),
+    )
+
+
+def padding_costs(study: Study, settings: list[str]) -> Finding:
+    """Verification of dense best-first over ragged best-first, minus one, from the traced runs."""
+    rows = _served(study, settings, GOODPUT, traced=True)
+    rows = rows[(rows["policy"] == "best_first") & rows["verify_ms_per_round"].notna()]
+    times = rows.pivot_table(index=["setting", "active"], columns="verifier", values="verify_ms_per_round")
+    if not {"dense", "ragged"} <= set(times.columns) or times[["dense", "ragged"]].dropna().empty:
+        raise NotMeasured("dense and ragged verification were not both traced")
+    ratio = (times["dense"] / times["ragged"] - 1).dropna()
+    found = [Measurement(setting, f"{active} active", value) for (setting, active), value in ratio.items()]
+    return _range(found, "padding", digits=2, show=_as_percent)
+
+
+def ragged_over_uniform(study: Study, settings: list[str]) -> Finding:
+    return _ragged(_ratios(study, settings, GOODPUT, "ragged/best_first", "dense/uniform"), "ragged_over_uniform")
+
+
+def ragged_over_static(study: Study, settings: list[str]) -> Finding:
+    medians = _medians(study, settings, GOODPUT)
+    static = [name for name in STATIC if name in medians]
+    if not static:
+        raise NotMeasured("no static width was served")
+    best = medians[static].idxmax(axis=1)
+    return _ragged(_ratios(study, settings, GOODPUT, "ragged/best_first", best), "ragged_over_static")
+
+
+def ragged_adds_acceptance(study: Study, settings: list[str]) -> Finding:
+    found = _ratios(study, settings, GOODPUT, "ragged/best_first", "ragged/uniform", "r_pooled")
+    return _range(found, "ragged_acceptance", digits=2)
+
+
+def continuous_batching_gains(study: Study, settings: list[str]) -> Finding:
+    found = _ratios(study, settings, CONTINUOUS, "ragged/best_first", "ragged/uniform")
+    return _range(found, "continuous_batching", digits=3)
+
+
+def served_near_ties(study: Study, settings: list[str]) -> Finding:
+    return _near_ties(study, settings, GOODPUT)
+
+
+def continuous_near_ties(study: Study, settings: list[str]) -> Finding:
+    return _near_ties(study, settings, CONTINUOUS)
+
+
+def served_chain_departs(study: Study, settings: list[str]) -> Finding:
+    """Departures of the chain under batching, of the outputs compared with plain decoding."""
+    rows = _served(study, settings, GOODPUT)
+    rows = rows[(rows["policy"] == "chain") & rows["departures"].notna()]
+    if not len(rows):
+        raise NotMeasured("the chain's served outputs were not compared with plain decoding")
+    departed, outputs = int(rows["departures"].sum()), int(rows["requests"].sum())
+    tie = printed("bf16_near_tie").iloc[0]
+    return Finding(
+        f"{departed} of {outputs} outputs of the chain depart",
+        departed > 0 and bool((rows["largest_gap"].fillna(0) <= tie).all()),
+        departed > 0,
+        tuple(dict.fromkeys(rows["setting"])),
+    )
+
+
+def _near_ties(study: Study, settings: list[str], experiment: str) -> Finding:
+    rows = _served(study, settings, experiment)
+    rows = rows[rows["departures"].notna()]
+    if not len(rows):
+        raise NotMeasured("no served output was compared with plain decoding")
+    tie = printed("bf16_near_tie").iloc[0]
+    gaps = rows["largest_gap"].fillna(0)
+    return Finding(
+        f"{int(rows['departures'].sum())} of {int(rows['requests'].sum())} outputs depart, at a gap of at most "
+        f"{gaps.max():.3f}",
+        bool((gaps <= tie).all()),
+        bool((gaps <= 2 * tie).all()),
+        tuple(dict.fromkeys(rows["setting"])),
+    )
+
+
+def _range(
+    found: list[Measurement], identifier: str, digits: int, show: Callable[[Measurement], str] = as_gain
+) -> Finding:
+    bars = printed(identifier) / 100
+    return judged(
+        found,
+        show,
+        reproduced=within((m.value for m in found), bars, digits),
+        direction=all(m.value > 0 for m in found),
+        printed=bars,
+    )
+
+
+def _ragged(found: list[Measurement], identifier: str) -> Finding:
+    """Judged where the paper does, at the two largest numbers of active requests of each setting."""
+    last: list[Measurement] = []
+    for name in dict.fromkeys(m.setting for m in found):
+        last += [m for m in found if m.setting == name][-2:]
+    bars = printed(identifier) / 100
+    return judged(
+        found,
+        as_gain,
+        reproduced=all(m.value >= bars.min() - 5e-4 and not m.low <= 0 for m in last),
+        direction=all(m.value > 0 for m in last),
+        printed=bars,
+    )
+
+
+def _served(study: Study, settings: list[str], experiment: str, traced: bool = False) -> pd.DataFrame:
+    rows = measured_rows(study, settings, experiment, SERVING, traced=traced)
+    return rows.assign(variant=rows["verifier"] + "/" + rows["policy"])
+
+
+def _medians(study: Study, settings: list[str], experiment: str) -> pd.DataFrame:
+    """Median goodput over the repeats: one row per setting and active requests, one column per variant."""
+    rows = _served(study, settings, experiment)
+    return rows.pivot_table(
+        index=["setting", "active"], columns="variant", values="goodput_tokens_per_s", aggfunc="median"
+    )
+
+
+def _ratios(
+    study: Study,
+    settings: list[str],
+    experiment: str,
+    above: str,
+    below: str | pd.Series,
+    column: str = "goodput_tokens_per_s",
+) -> list[Measurement]:
+    """One variant over another, minus one, by active requests: the median over repeats and their range.
+
+    below: a variant, or one for each (setting, active).
+    """
+    rows = _served(study, settings, experiment)
+    runs = rows.pivot_table(index=["setting", "active", "repeat"], columns="variant", values=column)
+    found = []
+    for (setting, active), of in runs.groupby(level=["setting", "active"]):
+        base = below if isinstance(below, str) else below.get((setting, active))
+        if above in of and base in of:
+            ratio = (of[above] / of[base] - 1).dropna()
+            if len(ratio):
+                several = len(ratio) > 1
+                ends = (ratio.min(), ratio.max()) if several else (math.nan, math.nan)
+                found.append(Measurement(setting, f"{active} active", float(ratio.median()), *ends))
+    if not found:
+        raise NotMeasured(f"no run has both {above} and {below if isinstance(below, str) else 'a static width'}")
+    return found
+
+
+def _as_percent(m: Measurement) -> str:
+    return tables.percent(m.value)

@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -404,16 +405,28 @@ def summary(found: list[Check]) -> str:
     return f"{len(found)} derived numbers of the paper recomputed: {told}, {wrong} do{'es' * (wrong == 1)} not."
 
 
+@cache
+def conflict(name: str) -> str:
+    """The sentence of one of `CONFLICTS`, by its function's name."""
+    (found,) = (function for function in CONFLICTS if function.__name__ == name)
+    return found()
+
+
+@cache
+def _found() -> tuple[Check, ...]:
+    return tuple(checks())
+
+
 def lines() -> list[str]:
     """The summary, every number that does not agree, and every conflict, as sentences."""
-    found = checks()
+    found = list(_found())
     wrong = [
         f"{check.what} is printed as {check.printed:g}; {check.source} gives {check.recomputed.value:.4g} "
         f"({check.recomputed.low:.4g} to {check.recomputed.high:.4g} by rounding)"
         for check in found
         if check.verdict == DISAGREES
     ]
-    return [summary(found), *wrong, *(conflict() for conflict in CONFLICTS)]
+    return [summary(found), *wrong, *(conflict(function.__name__) for function in CONFLICTS)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

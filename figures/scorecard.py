@@ -31,10 +31,14 @@ DEVIATION = "the paper's number from ours, in half-widths of our 95% interval"
 
 def scopes(study: Study) -> dict[str, list[str]]:
     """Settings grouped by whose models they are, so that no verdict poses as one on other models."""
-    grouped: dict[str, list[str]] = {}
-    for setting in _every_setting(study):
-        grouped.setdefault(_scope(study, setting), []).append(setting)
-    return grouped
+
+    def grouped() -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for setting in _every_setting(study):
+            found.setdefault(_scope(study, setting), []).append(setting)
+        return found
+
+    return study.once(("scopes",), grouped)
 
 
 def judge(study: Study) -> list[dict]:
@@ -134,7 +138,7 @@ def _verdict(entry: dict, study: Study, scope: str, settings: list[str]) -> dict
                 "settings": list(finding.settings),
                 "why": "",
             }
-    conflict = getattr(consistency, entry["conflict"])() if "conflict" in entry else ""
+    conflict = consistency.conflict(entry["conflict"]) if "conflict" in entry else ""
     return (
         {name: entry[name] for name in claims.FIELDS}
         | {"sections": claims.sections(entry["where"]), "caveat": entry.get("caveat", ""), "scope": scope}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -39,13 +40,18 @@ def entries() -> list[dict]:
     loaded = []
     for kind in KINDS:
         path = Path(__file__).with_name(f"{kind}.yaml")
-        for entry in yaml.safe_load(path.read_text(encoding="utf-8")):
+        for entry in _read(path):
             _check(entry, kind, path)
             loaded.append(entry | {"kind": kind})
     twice = [name for name, count in Counter(entry["id"] for entry in loaded).items() if count > 1]
     if twice:
         raise CastError(f"{Path(__file__).parent}: id {twice[0]} occurs twice; ids name a claim in every output")
     return sorted(loaded, key=lambda entry: _order(sections(entry["where"])[0]))
+
+
+@cache
+def _read(path: Path) -> list[dict]:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def _check(entry: dict, kind: str, path: Path) -> None:

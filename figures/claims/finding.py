@@ -9,6 +9,8 @@ from typing import Any
 
 import pandas as pd
 
+from cast.experiments.records import DECODE
+
 from .. import paper, tables
 from ..data import CHAIN, TREE, Study, Summary
 from ..panels import Panel, panel
@@ -150,6 +152,9 @@ def measured_panel(
     study: Study, settings: Iterable[str], experiment: str, statistic: str = "cell_summary", split: str | None = None
 ) -> Panel:
     """Cells of a decode experiment (a function of cast.experiments.statistics), of these settings alone."""
+
+    if not len(study.records(experiment, DECODE)):
+        raise NotMeasured(f"no {experiment} record")
 
     def summarised() -> Panel:
         from cast.experiments import statistics  # scipy: only where records are resampled

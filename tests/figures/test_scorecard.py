@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from synthetic_records import decode_row, latency_rows
 
 from cast.errors import CastError
@@ -86,7 +85,7 @@ def test_a_claim_without_its_bar_is_refused(monkeypatch):
         "occurs twice": [whole, whole],
     }
     for message, loaded in refused.items():
-        monkeypatch.setattr(yaml, "safe_load", lambda _, loaded=loaded: loaded)
+        monkeypatch.setattr(claims, "_read", lambda _, loaded=loaded: loaded)
         monkeypatch.setattr(claims, "KINDS", {whole["kind"]: claims.KINDS[whole["kind"]]})
         with pytest.raises(CastError, match=message):
             claims.entries()

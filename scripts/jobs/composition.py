@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import pickle
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -176,18 +177,19 @@ def _choices(experiment: str, setting: str, domain: str | None, conf: Path) -> d
     return chosen
 
 
+# Jobs share what follows as bytes: reading a pickle is several times faster than OmegaConf's copy.
 @functools.cache
-def _experiment(experiment: str, conf: Path) -> DictConfig:
+def _experiment(experiment: str, conf: Path) -> bytes:
     config = OmegaConf.structured(schema.JOB_SCHEMAS[experiment])
     for path in _lineage(conf / "experiment" / f"{experiment}.yaml"):
         config.merge_with(_body(path))
-    return config
+    return pickle.dumps(config)
 
 
 @functools.cache
-def _base(experiment: str, chosen: tuple[tuple[str, str | None], ...], conf: Path) -> DictConfig:
+def _base(experiment: str, chosen: tuple[tuple[str, str | None], ...], conf: Path) -> bytes:
     """Everything but the value overrides, in the order in which Hydra merges it."""
-    config = _experiment(experiment, conf).copy()
+    config = pickle.loads(_experiment(experiment, conf))
     for group, name in chosen:
         if group == "experiment" or name is None:
             continue
@@ -197,7 +199,7 @@ def _base(experiment: str, chosen: tuple[tuple[str, str | None], ...], conf: Pat
             body = {key: body}
         config.merge_with(body)
     config.merge_with(_body(conf / "config.yaml"))
-    return config
+    return pickle.dumps(config)
 
 
 def _merge(experiment: str, setting: str, domain: str | None, overrides: tuple[str, ...], conf: Path) -> DictConfig:
@@ -211,7 +213,7 @@ def _merge(experiment: str, setting: str, domain: str | None, overrides: tuple[s
             chosen[override.key_or_group] = override.value()
         else:
             values.append(override)
-    config = _base(experiment, tuple(chosen.items()), conf).copy()
+    config = pickle.loads(_base(experiment, tuple(chosen.items()), conf))
     OmegaConf.set_struct(config, True)
     for override in values:
         OmegaConf.update(config, override.key_or_group, override.value())

@@ -7,6 +7,7 @@ both read it here.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,7 +44,8 @@ class StudyJob:
         return f"results/{self.study}/{self.experiment}/{self.setting}/{self.domain}.parquet"
 
     def compose(self, conf: Path = CONF) -> DictConfig:
-        return composition.compose_job(self.experiment, self.setting, self.composed_domain, self.overrides, conf)
+        """Its configuration: one object for all who ask, so read only."""
+        return _composed(self, conf)
 
     @property
     def arguments(self) -> list[str]:
@@ -58,6 +60,13 @@ class StudyJob:
     @property
     def label(self) -> str:
         return f"{self.experiment} {self.setting}/{self.domain}"
+
+
+@functools.cache
+def _composed(job: StudyJob, conf: Path) -> DictConfig:
+    config = composition.compose_job(job.experiment, job.setting, job.composed_domain, job.overrides, conf)
+    OmegaConf.set_readonly(config, True)
+    return config
 
 
 @dataclass(frozen=True)

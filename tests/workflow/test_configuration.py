@@ -12,6 +12,7 @@ import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
+from omegaconf.errors import ReadonlyConfigError
 
 from jobs import composition, machine, schema
 from jobs.composition import CONF, ConfigurationError
@@ -26,9 +27,9 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_every_job_composes_as_hydra_does(study, scale):
     schema.register()
     jobs = expand(study, ["data.root=/x y", "seed=3", "tracking=offline", "budgets=[15,31]"], scale=scale).jobs
-    if len(jobs) > 15:  # one of each experiment, and ten more
-        one_of_each = list({job.experiment: job for job in jobs}.values())
-        jobs = [*one_of_each, *random.Random(0).sample(jobs, 10)]
+    if len(jobs) > 15:  # one of each experiment, drawn
+        drawn = random.Random(0).sample(jobs, len(jobs))
+        jobs = {job.experiment: job for job in drawn}.values()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         for job in jobs:
             assert composition.plain(job.compose()) == composition.plain(compose("config", overrides=job.arguments)), (
@@ -36,15 +37,21 @@ def test_every_job_composes_as_hydra_does(study, scale):
             )
 
 
-def test_composing_a_study_again_is_fast():
-    jobs = expand("embedded").jobs
-    for job in jobs:
-        job.compose()
+def test_composing_like_jobs_is_fast():
+    def compose(seed):
+        return composition.compose_job("width_sweep", "smollm2_fp32", "math", [f"seed={seed}"])
+
+    assert compose(0).seed == 0
     start = time.process_time()
-    for _ in range(5):
-        for job in jobs:
-            job.compose()
-    assert (time.process_time() - start) / (5 * len(jobs)) < 0.04
+    assert [compose(seed).seed for seed in range(1, 31)] == list(range(1, 31))
+    assert (time.process_time() - start) / 30 < 0.04
+
+
+def test_a_job_is_composed_once_and_nobody_changes_it():
+    job, again = expand("smoke").jobs[0], expand("smoke").jobs[0]
+    assert job.compose() is again.compose()
+    with pytest.raises(ReadonlyConfigError):
+        job.compose().seed = 1
 
 
 def test_names_match_their_files_and_the_rule_for_names():

@@ -87,9 +87,10 @@ clean-study:
 	  { echo "error: no study '$(STUDY)'; conf/study has those there are" >&2; exit 2; }
 	rm -rf $(RESULTS)
 
-# One worker a core and up to four; a file's tests stay together, for they share what is slow to make.
+# One worker a core and up to four; a file's tests stay together, for they share what is slow to make, and
+# tests/conftest.py says which files are taken first.
 test: setup
-	$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 lint: setup
 	$(BIN)/ruff check .

@@ -14,6 +14,33 @@ if not Path("/dev/nvidia0").exists():
 
 GOLDEN = Path(__file__).parent / "golden"
 
+# Files with the longest work, longest first. A worker of `make test` takes whole files; were one of these left to the
+# end, the others would wait for it.
+LONGEST = (
+    "workflow/test_smoke_study.py",
+    "verify/test_law.py",  # converts the embedded target where no test has before
+    "scripts/test_command_line.py",
+    "scripts/test_measuring_jobs.py",
+    "workflow/test_tiny_scale.py",
+    "workflow/test_configuration.py",
+    "serving/test_serve.py",
+    "figures/test_rendering.py",
+    "figures/test_scorecard.py",
+    "training/test_train_script.py",
+    "training/test_killed_run.py",
+    "trees/test_builders_agree.py",
+    "experiments/test_replay.py",
+    "experiments/test_total_variation.py",
+    "decode/test_generate.py",
+    "decode/test_drafter_laws.py",
+)
+
+
+def pytest_collection_modifyitems(items):
+    """The longest files first, the others as they were found."""
+    place = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
+
 
 @pytest.fixture(scope="session")
 def golden() -> Path:

@@ -1,6 +1,8 @@
 """What a user does wrong is one line and exit code 2, before any model is loaded."""
 
+import logging
 import os
+import runpy
 import shutil
 import signal
 import subprocess
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from hydra.core.singleton import Singleton
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ["setting=tiny_qwen3", "domain=tiny"]
@@ -32,8 +35,34 @@ def run(script, *arguments, tmp_path=None, **options):
     )
 
 
+@pytest.fixture
+def script(monkeypatch, capsys):
+    """Runs a script's main part in this process, which has imported what it needs: exit code and what it told."""
+    monkeypatch.chdir(ROOT)
+    for name in ("CUDA_DEVICE_ORDER", "HYDRA_FULL_ERROR"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))  # put back afterwards
+    state, handlers, level = Singleton.get_state(), list(logging.root.handlers), logging.root.level
+
+    def call(name, *arguments):
+        monkeypatch.setattr(sys, "argv", [f"scripts/{name}.py", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(f"scripts/{name}.py", run_name="__main__")
+        return ended.value.code or 0, capsys.readouterr()
+
+    yield call
+    Singleton.set_state(state)
+    logging.root.handlers[:], logging.root.level = handlers, level
+
+
+def test_one_line_in_a_process_of_its_own():
+    finished = run("decode", *TINY, "sed=1")
+    assert finished.returncode == 2
+    assert finished.stderr.startswith("error: unknown key 'sed'; did you mean 'seed'?")
+    assert len(finished.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
-    ("script", "arguments", "message"),
+    ("name", "arguments", "message"),
     [
         ("decode", [*TINY, "seed=abc"], "error: Error merging override seed=abc; Value 'abc' of type 'str'"),
         ("decode", [*TINY, "budgets=[15,-1]"], "error: budgets must be 0 or more, not -1"),
@@ -65,41 +94,42 @@ def run(script, *arguments, tmp_path=None, **options):
         ("preflight", ["study=smoke", "overrides=['sed=1']"], "error: unknown key 'sed'"),
     ],
 )
-def test_one_line(script, arguments, message, tmp_path):
+def test_one_line(script, name, arguments, message, tmp_path):
     if "-m" in arguments:
         arguments = [*arguments, f"hydra.sweep.dir={tmp_path}"]
-    finished = run(script, *arguments)
-    assert finished.returncode == 2
-    assert finished.stderr.startswith(message)
-    assert len(finished.stderr.splitlines()) == 1
+    code, told = script(name, *arguments)
+    assert code == 2
+    assert told.err.startswith(message)
+    assert len(told.err.splitlines()) == 1
 
 
-def test_help_teaches_groups_and_lists():
-    finished = run("decode", "--help")
-    assert finished.returncode == 0
+def test_help_teaches_groups_and_lists(script):
+    code, told = script("decode", "--help")
+    assert code == 0
     for words in ("setting: a100-qwen3_8b", "domain: chat, code", "-m setting=", "budgets:"):
-        assert words in finished.stdout
+        assert words in told.out
 
 
-def test_a_configuration_is_printed_without_running(tmp_path):
-    finished = run("decode", "--cfg", "job", *TINY, "budgets=[7]", f"out={tmp_path}/x.parquet")
-    assert finished.returncode == 0
-    assert "prompt_limit: 40" in finished.stdout
+def test_a_configuration_is_printed_without_running(script, tmp_path):
+    code, told = script("decode", "--cfg", "job", *TINY, "budgets=[7]", f"out={tmp_path}/x.parquet")
+    assert code == 0
+    assert "prompt_limit: 40" in told.out
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("arguments", [[*TINY, "--cfg", "job"], ["--cfg", "job", *TINY]])
-def test_flags_may_stand_on_either_side_of_the_overrides(arguments):
-    result = run("decode", *arguments)
-    assert result.returncode == 0, result.stderr
-    assert "name: width_sweep" in result.stdout
+def test_flags_may_stand_on_either_side_of_the_overrides(script, arguments):
+    code, told = script("decode", *arguments)
+    assert code == 0, told.err
+    assert "name: width_sweep" in told.out
 
 
 def test_interrupted_then_continued(tmp_path):
     """Ctrl-C after the first prompt: one line, exit 130; the same command continues, and no pair mixes
     sessions."""
     out = tmp_path / "record.parquet"
-    arguments = [*TINY, f"out={out}", "max_new_tokens=48", "repeats=2", "traced=false", "budgets=[7,31]"]
+    counts = ["prompt_limit=4", "max_new_tokens=48", "repeats=1", "traced=false", "budgets=[7,31]"]
+    arguments = [*TINY, f"out={out}", *counts]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_RUNTIME_DIR": str(tmp_path)}
     checkpoint = Path(f"{out}.partial")
     with subprocess.Popen(
@@ -126,7 +156,7 @@ def test_interrupted_then_continued(tmp_path):
     frame = pd.read_parquet(out)
     assert frame.groupby("prompt_id")["session"].nunique().max() == 1
     assert frame["session"].nunique() == 2
-    assert len(frame) == 6 * 4 * 2
+    assert len(frame) == 4 * 4
     assert not checkpoint.exists()
 
 

@@ -17,7 +17,7 @@ REPORT := $(RESULTS)/report.html
 SNAKEMAKE := $(BIN)/snakemake --cores $(CORES)
 CONFIG := --config study=$(STUDY) $(if $(SCALE),scale=$(SCALE)) $(if $(OVERRIDES),'overrides=$(OVERRIDES)')
 
-.PHONY: help setup plan reproduce report dry-run resume retry sync archive test lint format clean-study
+.PHONY: help setup plan reproduce report dry-run resume retry sync archive test docs lint format clean-study
 
 help:
 	@echo 'make setup        .venv with the exact versions of requirements.lock'
@@ -30,6 +30,7 @@ help:
 	@echo 'make archive      records, configuration and report as one file, for Zenodo'
 	@echo 'make clean-study  delete the results of the study'
 	@echo 'make test         setup, all tests'
+	@echo 'make docs         the documentation as pages, in site/'
 	@echo 'make lint         ruff'
 	@echo 'Variables: STUDY=$(STUDY) SCALE=$(SCALE) CORES=$(CORES) PYTHON=$(PYTHON) OVERRIDES=["key=value",...]'
 
@@ -91,6 +92,12 @@ clean-study:
 # tests/conftest.py says which files are taken first.
 test: setup
 	$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+# NO_MKDOCS_2_WARNING: the theme's advertisement is no warning of these pages.
+docs: setup
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c requirements.lock -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "site/index.html"
 
 lint: setup
 	$(BIN)/ruff check .

@@ -22,28 +22,20 @@ def decode(config: DictConfig) -> None:
     measuring.require_domain(config)
     prompts = load_prompts(config.domain, limit=config.prompt_limit, data_root=config.data.root)
     output = measuring.output_path(config, "decode")
-    with measuring.measurement(config, output) as job:
 
-        def work() -> None:
-            from cast.experiments import width_sweep
-            from cast.experiments.neighbour import beside
+    def work(job: measuring.Measurement) -> None:
+        from cast.experiments import width_sweep
+        from cast.experiments.neighbour import beside
 
-            pair = pairs.load(config, job.kind)
-            spec = measuring.spec_from(config, width_sweep.WidthSweepSpec, time_limit_s=job.time_left_s)
-            heads = pairs.load_baselines(config, job.kind, pair)
-            units = width_sweep.run(pair, prompts, spec, done=job.partial.done, heads=heads)
-            if config.neighbour:
-                units = beside(job.kind, units)
-            job.collect(((rows[0]["prompt_id"], rows) for rows in units), total=len(prompts))
+        pair = pairs.load(config, job.kind)
+        spec = measuring.spec_from(config, width_sweep.WidthSweepSpec, time_limit_s=job.time_left_s)
+        heads = pairs.load_baselines(config, job.kind, pair)
+        units = width_sweep.run(pair, prompts, spec, done=job.partial.done, heads=heads)
+        if config.neighbour:
+            units = beside(job.kind, units)
+        job.collect(((rows[0]["prompt_id"], rows) for rows in units), total=len(prompts))
 
-        reason = measuring.guarded(work)
-        rows = job.rows()
-        if reason:
-            rows += job.failed(_cells(config), reason)
-            print(f"failed: {reason}")
-        frame = measuring.framed(rows, DECODE)
-        measuring.write(output, frame, DECODE, job.provenance(len(frame)))
-        job.partial.discard()
+    frame = measuring.record(config, output, DECODE, work, lambda _: _cells(config))
     measured = frame[frame.status == "measured"]
     tracking.track(config, output, frame, _summary(measured))
 

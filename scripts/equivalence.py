@@ -25,23 +25,18 @@ def equivalence(config: DictConfig) -> None:
     measuring.require_domain(config)
     prompts = load_prompts(config.domain, limit=config.prompt_limit, data_root=config.data.root)
     output = measuring.output_path(config, "equivalence")
-    with measuring.measurement(config, output) as job:
 
-        def work() -> None:
-            from cast.experiments import greedy_equivalence
+    def work(job: measuring.Measurement) -> None:
+        from cast.experiments import greedy_equivalence
 
-            pair = pairs.load(config, job.kind)
-            spec = measuring.spec_from(config, greedy_equivalence.GreedyEquivalenceSpec, time_limit_s=job.time_left_s)
-            job.collect(greedy_equivalence.run(pair, prompts, spec, done=job.partial.done), total=len(prompts))
+        pair = pairs.load(config, job.kind)
+        spec = measuring.spec_from(config, greedy_equivalence.GreedyEquivalenceSpec, time_limit_s=job.time_left_s)
+        job.collect(greedy_equivalence.run(pair, prompts, spec, done=job.partial.done), total=len(prompts))
 
-        reason = measuring.guarded(work)
-        rows = job.rows()
-        if reason:
-            rows += job.failed([_cell(config, method.value) for method in config.methods], reason)
-            print(f"failed: {reason}")
-        frame = measuring.framed(rows, EQUIVALENCE)
-        measuring.write(output, frame, EQUIVALENCE, job.provenance(len(frame)))
-        job.partial.discard()
+    def cells(_: set[str]) -> list[dict[str, Any]]:
+        return [_cell(config, method.value) for method in config.methods]
+
+    frame = measuring.record(config, output, EQUIVALENCE, work, cells)
     measured = frame[frame.status == "measured"]
     tracking.track(config, output, frame, measured.groupby("verdict")["departures"].sum().astype(float).to_dict())
     violations = measured[measured.verdict == "violation"]

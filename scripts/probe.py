@@ -23,28 +23,21 @@ def probe(config: DictConfig) -> None:
     hybrid = OmegaConf.get_type(config) is HybridProbe
     schema = HYBRID_LATENCY if hybrid else LATENCY
     output = measuring.output_path(config, "probe")
-    # A curve means one moment of the machine: half a curve from before is measured again.
-    with measuring.measurement(config, output, resumable=False) as job:
 
-        def work() -> None:
-            from cast.experiments import hybrid_probe, latency_probe
+    def work(job: measuring.Measurement) -> None:
+        from cast.experiments import hybrid_probe, latency_probe
 
-            spec = measuring.spec_from(config, latency_probe.LatencyProbeSpec, prefix_tokens=_prefixes(config))
-            if hybrid:
-                iterations = hybrid_probe.run(pairs.load_hybrid(config, job.kind), spec)
-            else:
-                iterations = latency_probe.run(pairs.load(config, job.kind), spec)
-            job.collect(((str(number), rows) for number, rows in enumerate(iterations)), total=spec.iterations)
+        spec = measuring.spec_from(config, latency_probe.LatencyProbeSpec, prefix_tokens=_prefixes(config))
+        if hybrid:
+            iterations = hybrid_probe.run(pairs.load_hybrid(config, job.kind), spec)
+        else:
+            iterations = latency_probe.run(pairs.load(config, job.kind), spec)
+        job.collect(((str(number), rows) for number, rows in enumerate(iterations)), total=spec.iterations)
 
-        reason = measuring.guarded(work)
-        # Every iteration goes through all pack sizes, so a probe that failed has no part of a curve to keep.
-        rows = job.failed(_cells(config), reason) if reason else job.rows()
-        if reason:
-            print(f"failed: {reason}")
-        frame = measuring.framed(rows, schema)
-        measured = frame[frame.status == "measured"]
-        measuring.write(output, frame, schema, job.provenance(len(frame), slopes_ms_per_token=_slopes(measured)))
-        job.partial.discard()
+    # A curve means one moment of the machine, and every iteration goes through all pack sizes: half a curve from
+    # before is measured again, and a probe that failed has no part to keep.
+    frame = measuring.record(config, output, schema, work, lambda _: _cells(config), told=_slopes, resumable=False)
+    measured = frame[frame.status == "measured"]
     medians = measured.groupby(["component", "prefix_tokens", "packed_tokens"])["latency_ms"].median()
     several = len(_prefixes(config)) > 1
     tracking.track(
@@ -62,12 +55,13 @@ def _prefixes(config: DictConfig) -> list[int]:
     return [config.prefix_tokens] if "prefix_tokens" in config else list(config.prefixes)
 
 
-def _slopes(measured: pd.DataFrame) -> list[dict[str, Any]]:
+def _slopes(frame: pd.DataFrame) -> dict[str, Any]:
+    measured = frame[frame.status == "measured"]
     if measured.empty:
-        return []
+        return {"slopes_ms_per_token": []}
     from cast.experiments.latency_probe import slopes
 
-    return slopes(measured)
+    return {"slopes_ms_per_token": slopes(measured)}
 
 
 def _cells(config: DictConfig) -> list[dict[str, Any]]:

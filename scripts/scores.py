@@ -23,37 +23,26 @@ def scores(config: DictConfig) -> None:
     measuring.require_domain(config)
     prompts = load_prompts(config.domain, limit=config.prompt_limit, data_root=config.data.root)
     output = measuring.output_path(config, "scores")
-    with measuring.measurement(config, output) as job:
 
-        def work() -> None:
-            from cast.experiments import drafter_scores
+    def work(job: measuring.Measurement) -> None:
+        from cast.experiments import drafter_scores
 
-            rounds_left = config.rounds - sum(len(unit.content) for unit in job.partial.units)
-            if rounds_left <= 0:
-                return
-            pair = pairs.load(config, job.kind)
-            spec = measuring.spec_from(
-                config, drafter_scores.ScoresSpec, rounds=rounds_left, time_limit_s=job.time_left_s
-            )
-            units = drafter_scores.run(pair, prompts, spec, done=job.partial.done)
-            job.collect(units, total=len(prompts))
+        rounds_left = config.rounds - sum(len(unit.content) for unit in job.partial.units)
+        if rounds_left <= 0:
+            return
+        pair = pairs.load(config, job.kind)
+        spec = measuring.spec_from(config, drafter_scores.ScoresSpec, rounds=rounds_left, time_limit_s=job.time_left_s)
+        job.collect(drafter_scores.run(pair, prompts, spec, done=job.partial.done), total=len(prompts))
 
-        reason = measuring.guarded(work)
-        if reason:
-            rows = job.failed([{"rank": 1}], reason)
-            print(f"failed: {reason}")
-        else:
-            masses = np.concatenate([unit.content for unit in job.partial.units])
-            with atomic_write(output.with_suffix(".npz")) as temporary:
-                np.savez_compressed(temporary, masses=masses)
-            rows = _curve(masses, job)
-        frame = measuring.framed(rows, SCORES)
-        measuring.write(output, frame, SCORES, job.provenance(len(frame)))
-        job.partial.discard()
+    frame = measuring.record(config, output, SCORES, work, lambda _: [{"rank": 1}], rows=_curve)
     tracking.track(config, output, frame, {"rounds": int(frame["rounds"].fillna(0).max())})
 
 
-def _curve(masses: np.ndarray, job: measuring.Measurement) -> list[dict[str, Any]]:
+def _curve(job: measuring.Measurement) -> list[dict[str, Any]]:
+    """The rows, and beside the record the masses of each round."""
+    masses = np.concatenate([unit.content for unit in job.partial.units])
+    with atomic_write(job.output.with_suffix(".npz")) as temporary:
+        np.savez_compressed(temporary, masses=masses)
     identity = {**job.identity, "session": job.partial.session, "status": "measured", "reason": ""}
     return [
         {**identity, "rank": rank, "mass": float(mass), "rounds": len(masses)}

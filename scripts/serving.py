@@ -126,21 +126,11 @@ def _measure(
         cells: what the configuration alone knows of the others, for the record of a failure.
         total: units in all.
     """
-    output = measuring.output_path(config, "serving")
-    with measuring.measurement(config, output) as job:
 
-        def work() -> None:
-            job.collect(units(pairs.load(config, job.kind), job.partial.done), total=total)
+    def work(job: measuring.Measurement) -> None:
+        job.collect(units(pairs.load(config, job.kind), job.partial.done), total=total)
 
-        reason = measuring.guarded(work)
-        rows = job.rows()
-        if reason:
-            rows += job.failed(cells(job.partial.done), reason)
-            print(f"failed: {reason}")
-        frame = measuring.framed(rows, schema)
-        measuring.write(output, frame, schema, job.provenance(len(frame)))
-        job.partial.discard()
-    return frame
+    return measuring.record(config, measuring.output_path(config, "serving"), schema, work, cells)
 
 
 def _track(config: DictConfig, frame: pd.DataFrame, summary: dict[str, Any]) -> None:

@@ -20,24 +20,19 @@ def total_variation(config: DictConfig) -> None:
     measuring.require_domain(config)
     prompts = load_prompts(config.domain, limit=config.prompt_limit, data_root=config.data.root)
     output = measuring.output_path(config, "total_variation")
-    with measuring.measurement(config, output) as job:
 
-        def work() -> None:
-            from cast.experiments import total_variation
+    def work(job: measuring.Measurement) -> None:
+        from cast.experiments import total_variation
 
-            pair = pairs.load(config, job.kind)
-            spec = measuring.spec_from(config, total_variation.TotalVariationSpec, time_limit_s=job.time_left_s)
-            units = total_variation.run(pair, prompts, spec, done=job.partial.done)
-            job.collect(units, total=len(prompts) + bool(config.sequence_draws))
+        pair = pairs.load(config, job.kind)
+        spec = measuring.spec_from(config, total_variation.TotalVariationSpec, time_limit_s=job.time_left_s)
+        units = total_variation.run(pair, prompts, spec, done=job.partial.done)
+        job.collect(units, total=len(prompts) + bool(config.sequence_draws))
 
-        reason = measuring.guarded(work)
-        rows = job.rows()
-        if reason:
-            rows += job.failed([_cell(config, sampler.value) for sampler in config.samplers], reason)
-            print(f"failed: {reason}")
-        frame = measuring.framed(rows, TOTAL_VARIATION)
-        measuring.write(output, frame, TOTAL_VARIATION, job.provenance(len(frame)))
-        job.partial.discard()
+    def cells(_: set[str]) -> list[dict[str, object]]:
+        return [_cell(config, sampler.value) for sampler in config.samplers]
+
+    frame = measuring.record(config, output, TOTAL_VARIATION, work, cells)
     tracking.track(config, output, frame, _summary(frame[frame.status == "measured"]))
 
 

@@ -19,25 +19,16 @@ def worked_example(config: DictConfig) -> None:
     measuring.require_domain(config)
     prompts = load_prompts(config.domain, limit=config.prompt_limit, data_root=config.data.root)
     output = measuring.output_path(config, "worked_example")
-    with measuring.measurement(config, output) as job:
 
-        def work() -> None:
-            from cast.experiments import worked_example as protocol
+    def work(job: measuring.Measurement) -> None:
+        from cast.experiments import worked_example as protocol
 
-            pair = pairs.load(config, job.kind)
+        if not job.partial.done:
             spec = measuring.spec_from(config, protocol.WorkedExampleSpec)
-            units = (("round", rows) for rows in [protocol.run(pair, prompts, spec)])
-            if not job.partial.done:
-                job.collect(units, total=1)
+            job.collect([("round", protocol.run(pairs.load(config, job.kind), prompts, spec))], total=1)
 
-        reason = measuring.guarded(work)
-        if reason:
-            print(f"failed: {reason}")
-        nothing = {"kind": "root", "depth": 0, "prompt_id": "", "budget": config.budget}
-        rows = job.failed([nothing], reason) if reason else job.rows()
-        frame = measuring.framed(rows, EXAMPLE)
-        measuring.write(output, frame, EXAMPLE, job.provenance(len(frame)))
-        job.partial.discard()
+    nothing = {"kind": "root", "depth": 0, "prompt_id": "", "budget": config.budget}
+    frame = measuring.record(config, output, EXAMPLE, work, lambda _: [nothing])
     tracking.track(config, output, frame, {"accepted": int((frame["accepted"] == True).sum())})  # noqa: E712
 
 

@@ -298,6 +298,42 @@ def measurement(config: DictConfig, output: Path, *, resumable: bool = True) -> 
             yield job
 
 
+def record(
+    config: DictConfig,
+    output: Path,
+    schema: Any,
+    work: Callable[[Measurement], None],
+    cells: Callable[[set[str]], Rows],
+    *,
+    rows: Callable[[Measurement], Rows] | None = None,
+    told: Callable[[pd.DataFrame], dict[str, Any]] | None = None,
+    resumable: bool = True,
+) -> pd.DataFrame:
+    """One job from its claim to its record, which it returns.
+
+    Args:
+        work: measures what is missing into the job's checkpoint.
+        cells: given the keys of the finished units, what the configuration alone knows of the other rows; they stand
+            in the record as failed when the job cannot be measured here.
+        rows: the record's rows once everything is measured, where they are not those of the checkpoint.
+        told: further entries of the provenance, from the record.
+        resumable: as of `measurement`. A job that is not, or whose rows need all its units, keeps no part of a
+            measurement that failed.
+    """
+    with measurement(config, output, resumable=resumable) as job:
+        reason = guarded(lambda: work(job))
+        if reason:
+            kept = job.rows() if resumable and rows is None else []
+            found = kept + job.failed(cells(job.partial.done), reason)
+            print(f"failed: {reason}")
+        else:
+            found = (rows or Measurement.rows)(job)
+        frame = framed(found, schema)
+        write(output, frame, schema, job.provenance(len(frame), **(told(frame) if told else {})))
+        job.partial.discard()
+    return frame
+
+
 def guarded(work: Callable[[], None]) -> str:
     """Do the work; the reason when this cell cannot be measured here, else an empty string.
 

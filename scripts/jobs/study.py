@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from jobs import composition, schema
+from jobs import composition, schema, study_schema
 from jobs.composition import CONF, ConfigurationError
 from jobs.machine import bf16_is_emulated
 from jobs.messages import one_line
@@ -106,14 +106,14 @@ class StudyMatrix:
         return list(dict.fromkeys(job.domain for job in self.jobs))
 
 
-def load_study(name: str, conf: Path = CONF) -> schema.Study:
+def load_study(name: str, conf: Path = CONF) -> study_schema.Study:
     """Read and check ``conf/study/<name>.yaml``."""
-    return _load("study", name, schema.Study, conf)
+    return _load("study", name, study_schema.Study, conf)
 
 
-def load_scale(name: str, conf: Path = CONF) -> schema.Scale:
+def load_scale(name: str, conf: Path = CONF) -> study_schema.Scale:
     """Read and check ``conf/scale/<name>.yaml``."""
-    return _load("scale", name, schema.Scale, conf)
+    return _load("scale", name, study_schema.Scale, conf)
 
 
 def _load(group: str, name: str, node: type, conf: Path) -> DictConfig:
@@ -153,7 +153,7 @@ def _jobs(study: DictConfig, overrides: tuple[str, ...], conf: Path) -> Iterator
         extra = tuple(composition.applicable(overrides, experiment))
         for setting in (replaced.get(setting, setting) for setting in entry.settings):
             _check_name("setting", setting, composition.options("setting", conf), study.name)
-            apart = entry.by_setting.get(setting) or schema.SettingEntry()
+            apart = entry.by_setting.get(setting) or study_schema.SettingEntry()
             for domain in apart.domains or entry.domains:
                 _check_name("domain", domain, [*composition.options("domain", conf), "random"], study.name)
                 given = (entry.overrides, entry.by_domain.get(domain, {}), apart.overrides)

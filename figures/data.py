@@ -222,7 +222,7 @@ def load(
     sources = sorted(root.glob(f"{SWEEP}/*/*.parquet")), sorted(root.glob(f"{PROBE}/*/*.parquet"))
     decode, latency = (_rows(paths, schema) for paths, schema in zip(sources, _schemas(), strict=True))
     width_files = sorted(root.glob("width/*.json"))
-    widths = {path.stem: _json(path) for path in width_files}
+    widths = {path.stem: read_json(path) for path in width_files}
     inputs = [*sources[0], *width_files]
     summary = _summaries(root, cells, decode, widths, inputs) if summarise else {}
     found = [*widths, *_unique(decode, "setting"), *_unique(latency, "setting")]
@@ -290,7 +290,7 @@ def _rows(paths: list[Path], schema) -> pd.DataFrame:
     return records.read_records(paths, schema) if paths else pd.DataFrame()
 
 
-def _json(path: Path) -> dict:
+def read_json(path: Path) -> dict:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -306,7 +306,7 @@ def _json(path: Path) -> dict:
 def _wall_seconds(root: Path) -> dict[tuple[str, str], float]:
     seconds = {}
     for path in sorted(root.glob(f"{SWEEP}/*/*.json")):
-        wall_s = _json(path).get("wall_s")
+        wall_s = read_json(path).get("wall_s")
         if wall_s is not None:
             seconds[path.parent.name, path.stem] = float(wall_s)
     return seconds

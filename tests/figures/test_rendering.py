@@ -27,9 +27,9 @@ TABLES = ["table2", "table5", "table7", "table8", "table9", "table12"]
 EVERYTHING = [*FIGURES, *TABLES, "scorecard"]
 # Of other experiments than the sweep and the probe; what they draw is tested by themselves.
 OTHER_TABLES = ["table3", "table10", "table14", "table15"]
-OTHERS = ["fig1", "fig4", *OTHER_TABLES]
-SUFFIXES = {name: ["pdf", "svg", "png", "csv"] for name in [*FIGURES, "fig1", "fig4"]}
-SUFFIXES |= {name: ["csv", "md", "tex"] for name in [*TABLES, *OTHER_TABLES]}
+OTHERS = ["fig1", "fig4", "table_runs", *OTHER_TABLES]
+SUFFIXES = {name: ["pdf", "svg", "png", "csv"] for name in [*FIGURES, *OTHER_FIGURES]}
+SUFFIXES |= {name: ["csv", "md", "tex"] for name in [*TABLES, "table_runs", *OTHER_TABLES]}
 SUFFIXES["scorecard"] = ["md", "json", "html"]
 ROOT = Path(__file__).parents[2]
 
@@ -69,7 +69,7 @@ def test_empty_study(name, tmp_path):
         }
 
 
-@pytest.mark.parametrize("name", [*EVERYTHING, "fig4", *OTHER_TABLES])
+@pytest.mark.parametrize("name", [*EVERYTHING, "fig4", "fig_total_variation", *OTHER_TABLES])
 def test_settings_that_were_meant_but_never_ran(name, tmp_path):
     (tmp_path / "study").mkdir()
     options = ["--settings", "smollm2_bf16", "smollm2_fp32", "--domains", "math", "code"]

@@ -290,7 +290,11 @@ def measurement(config: DictConfig, output: Path, *, resumable: bool = True) -> 
     with Partial(output, resume_digest(config, kind), note) as partial:
         if not resumable:
             partial.restart()
-        with device.exclusive(kind, note) if config.device.exclusive else contextlib.nullcontext():
+        with (
+            device.exclusive(kind, note, config.device.gpu_name)
+            if config.device.exclusive
+            else contextlib.nullcontext()
+        ):
             pairs.set_threads(config.device.threads)
             provenance = Provenance(plain(config), digest, kind, config.device.threads, config.seed)
             job = Measurement(config, output, kind, partial, provenance)

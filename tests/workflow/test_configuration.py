@@ -1,5 +1,6 @@
 """The matrix and the configuration of its jobs, composed without Hydra's application and without torch."""
 
+import json
 import random
 import shutil
 import subprocess
@@ -218,12 +219,22 @@ def test_retry_deletes_the_records_with_failed_cells_only(tmp_path):
     assert not broken.exists()
 
 
-def test_a_device_with_other_users_is_a_warning(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("told", "warning"),
+    [
+        ({"other_users_before": [{"pid": 1}]}, "warning: other processes used the device beside 1 record(s)"),
+        ({"readings_after": {"slowed_by": ["power brake"]}}, "warning: the GPU's clocks were lowered during 1 record"),
+        ({"readings_after": {"slowed_by": ["power cap"]}, "other_users_after": []}, ""),
+    ],
+)
+def test_a_device_that_was_shared_or_slowed_is_a_warning(told, warning, tmp_path, capsys):
     path = tmp_path / "width_sweep/a/math.parquet"
     failed_sweep(path, ("cast", 7, "measured", ""))
-    path.with_suffix(".json").write_text('{"other_users_before": [{"pid": 1}], "other_users_after": []}')
+    path.with_suffix(".json").write_text(json.dumps(told))
     assert outcome.main([str(tmp_path)]) == 0
-    assert capsys.readouterr().err.startswith("warning: other processes used the device beside 1 record(s)")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == bool(warning)
+    assert not warning or lines[0].startswith(warning)
 
 
 @pytest.mark.parametrize("study", ["", "nope", ".."])

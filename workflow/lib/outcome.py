@@ -59,17 +59,22 @@ def violations(folder: Path) -> list[str]:
     return found
 
 
-def shared_records(folder: Path) -> list[str]:
-    """Records during whose measurement other processes used the device, by their provenance."""
-    found = []
+def marked_records(folder: Path) -> tuple[list[str], list[str]]:
+    """Records during whose measurement other processes used the device, and those whose GPU ran at lowered clocks
+    for another reason than its power cap, under which some always run; by their provenance."""
+    shared, slowed = [], []
     for path in sorted(folder.glob("*/*/*.parquet")):
         try:
             told = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
+        name = "/".join(path.with_suffix("").parts[-3:])
         if told.get("other_users_before") or told.get("other_users_after"):
-            found.append("/".join(path.with_suffix("").parts[-3:]))
-    return found
+            shared.append(name)
+        readings = [told.get(f"readings_{when}") or {} for when in ("before", "after")]
+        if {reason for reading in readings for reason in reading.get("slowed_by", ())} - {"power cap"}:
+            slowed.append(name)
+    return shared, slowed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,12 +90,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     broken = violations(folder)
     for line in broken:
         print(f"violation: {line}", file=sys.stderr)
-    if shared := shared_records(folder):
-        print(
-            f"warning: other processes used the device beside {len(shared)} record(s), the first {shared[0]}; "
-            "the provenance names them",
-            file=sys.stderr,
-        )
+    marks = ("other processes used the device beside", "the GPU's clocks were lowered during")
+    for what, marked in zip(marks, marked_records(folder), strict=True):
+        if marked:
+            print(
+                f"warning: {what} {len(marked)} record(s), the first {marked[0]}; the provenance says more",
+                file=sys.stderr,
+            )
     report = folder / "report.html"
     print(f"report: {report}" if report.is_file() else f"no report; records are in {folder}")
     return 1 if failed or broken else 0

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import os
 import platform
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import psutil
 
 from cast.errors import CastError
+from cast.experiments import gpus
 
 # Another process counts as a user of the CPU from this share of one core.
 _BUSY_SHARE = 0.10
@@ -41,34 +42,10 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-@functools.cache
 def cuda_gpu() -> dict[str, str] | None:
-    """Name, driver and UUID of the CUDA GPU this process would use, or None without one."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        handle = _first_visible(pynvml)
-        if handle is None:
-            return None
-        return {
-            "name": _text(pynvml.nvmlDeviceGetName(handle)),
-            "driver": _text(pynvml.nvmlSystemGetDriverVersion()),
-            "uuid": _text(pynvml.nvmlDeviceGetUUID(handle)),
-        }
-    except pynvml.NVMLError:
-        return None
-
-
-def _first_visible(pynvml: Any) -> Any:
-    """The GPU torch calls cuda:0: the first of CUDA_VISIBLE_DEVICES, an index or a UUID."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return pynvml.nvmlDeviceGetHandleByIndex(0) if pynvml.nvmlDeviceGetCount() else None
-    first = visible.split(",")[0].strip()
-    if first in ("", "-1"):
-        return None
-    return pynvml.nvmlDeviceGetHandleByIndex(int(first)) if first.isdigit() else pynvml.nvmlDeviceGetHandleByUUID(first)
+    """Name, driver and UUID of the CUDA GPU this process would use (torch's cuda:0), or None without one."""
+    found = gpus.visible()
+    return found[0] if found else None
 
 
 def resolve_kind(kind: str) -> str:
@@ -127,7 +104,10 @@ def other_users(kind: str, interval_s: float = 0.3) -> list[dict[str, Any]]:
     On a CPU, processes above a tenth of a core over ``interval_s``; parents of this one (the shell, the
     pipeline) wait for it and appear only when they are busy themselves.
     """
-    return _gpu_users() if kind == "cuda" else _cpu_users(interval_s)
+    if kind != "cuda":
+        return _cpu_users(interval_s)
+    gpu = cuda_gpu()
+    return gpus.users(gpu["uuid"]) if gpu else []
 
 
 def _cpu_users(interval_s: float) -> list[dict[str, Any]]:
@@ -152,37 +132,82 @@ def _cpu_seconds() -> dict[int, tuple[str, float]]:
     return found
 
 
-def _gpu_users() -> list[dict[str, Any]]:
-    import pynvml
-
-    try:
-        handle = _first_visible(pynvml)
-        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle) if handle else []
-    except pynvml.NVMLError:
-        return []
-    return [{"pid": p.pid, "gpu_bytes": p.usedGpuMemory} for p in processes if p.pid != os.getpid()]
+def readings(kind: str) -> dict[str, Any]:
+    """Clocks, temperature, power and what slows the clocks of this process's GPU now; nothing of a CPU."""
+    gpu = cuda_gpu() if kind == "cuda" else None
+    return gpus.readings(gpu["uuid"]) if gpu else {}
 
 
 @contextlib.contextmanager
-def exclusive(kind: str, tell: Callable[[str], None] = print) -> Iterator[None]:
-    """Hold the device for this user's timed jobs: a second one waits, whoever started it.
+def exclusive(kind: str, tell: Callable[[str], None] = print, gpu_name: str | None = None) -> Iterator[None]:
+    """Hold a device for this user's timed jobs: one that finds none free waits, whoever started the others.
 
-    One lock file for each device (a GPU by its UUID, the CPU as a whole) in the user's runtime folder. The
-    system releases it when the process ends, however it ends.
+    One lock file for each device (a GPU by its UUID, the CPU as a whole) in the user's runtime folder. The system
+    releases it when the process ends, however it ends. Of several visible GPUs with ``gpu_name`` in their names the
+    first free one is taken, and CUDA shown no other inside.
     """
-    gpu = cuda_gpu() if kind == "cuda" else None
-    path = _runtime_folder() / f"cast-{gpu['uuid'] if gpu else 'cpu'}.lock"
-    with open(path, "a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            tell(f"waiting for the {kind}, in use by process {file.read().strip() or '?'}")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+    free, told = None, False
+    candidates = _candidates(gpu_name) if kind == "cuda" else []
+    with contextlib.ExitStack() as stack:
+        while free is None:
+            for uuid in candidates or [None]:
+                file = _locked(uuid or "cpu")
+                if file:
+                    stack.enter_context(file)
+                    free = uuid or "cpu"
+                    break
+            else:
+                if not told:
+                    tell(f"waiting for the {kind}, in use by process {_holders(candidates or ['cpu'])}")
+                    told = True
+                time.sleep(0.1)
+        with _shown(free) if candidates else contextlib.nullcontext():
+            yield
+
+
+def _candidates(gpu_name: str | None) -> list[str]:
+    """UUIDs of the GPUs a job may take; all of them where none has the name, which `check_gpu` then tells."""
+    found = gpus.visible()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        found = found[:1]  # too late to show it another
+    named = [gpu for gpu in found if not gpu_name or gpu_name.lower() in gpu["name"].lower()]
+    return [gpu["uuid"] for gpu in named or found]
+
+
+def _lock_path(device: str) -> Path:
+    return _runtime_folder() / f"cast-{device}.lock"
+
+
+def _locked(device: str) -> TextIO | None:
+    """Its lock file, held and signed, or None where another process holds it."""
+    file = open(_lock_path(device), "a+", encoding="utf-8")  # noqa: SIM115 - open as long as the lock is held
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def _holders(devices: list[str]) -> str:
+    return ", ".join(_lock_path(device).read_text(encoding="utf-8").strip() or "?" for device in devices)
+
+
+@contextlib.contextmanager
+def _shown(uuid: str) -> Iterator[None]:
+    """CUDA sees this GPU alone."""
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ["CUDA_VISIBLE_DEVICES"] = uuid
+    try:
         yield
+    finally:
+        os.environ.pop("CUDA_VISIBLE_DEVICES")
+        if before is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before
 
 
 def _runtime_folder() -> Path:
@@ -193,7 +218,3 @@ def _runtime_folder() -> Path:
     fallback = Path(tempfile.gettempdir()) / f"cast-{os.getuid()}"
     fallback.mkdir(mode=0o700, exist_ok=True)
     return fallback
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value

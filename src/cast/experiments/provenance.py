@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from cast.experiments.device import describe, other_users
+from cast.experiments.device import describe, other_users, readings
 
 _VERSIONS = (
     "cast",
@@ -105,6 +105,7 @@ class Provenance:
     def __post_init__(self) -> None:
         self._clock = monotonic()  # the wall clock may be set back during a job
         self._before = other_users(self.kind)
+        self._readings = readings(self.kind)
         self._git = git_state()  # of the code that runs, whatever is committed meanwhile
 
     def close(self, *, records: int, sessions: list[str], earlier_s: float = 0.0, **extra: Any) -> dict[str, Any]:
@@ -124,6 +125,8 @@ class Provenance:
             "wall_s": round(monotonic() - self._clock + earlier_s, 3),
             "other_users_before": self._before,
             "other_users_after": other_users(self.kind),
+            "readings_before": self._readings,
+            "readings_after": readings(self.kind),
             "sessions": sessions,
             "records": records,
             **extra,

@@ -275,8 +275,10 @@ def test_the_plan_has_a_line_for_each_measurement_and_device(capsys):
 
 
 def test_the_tiny_scale_leaves_no_checkpoint_of_the_hub_and_no_gpu():
-    for job in expand("paper", scale="tiny").jobs:
+    for job, whole in zip(expand("paper", scale="tiny").jobs, expand("paper").jobs, strict=True):
         config = job.compose()
+        for axis in ("lengths", "block_sizes", "seeds"):  # shrunken, never added
+            assert (config.get(axis) is None) == (whole.compose().get(axis) is None), job.label
         assert job.record.startswith("results/paper-tiny/")
         assert config.device.kind.value == "cpu"
         assert not [path for path, source in sources_of(composition.plain(config)) if "/" in source], job.label

@@ -154,8 +154,10 @@ def _every_setting(study: Study) -> list[str]:
 
 def _first_records(study: Study) -> dict[str, Path]:
     """setting -> one record file of it."""
-    paths = study.once(("record files",), lambda: sorted(study.root.glob("*/*/*.parquet")))
-    return {path.parent.name: path for path in reversed(paths)}
+    first: dict[str, Path] = {}
+    for path in study.once(("record files",), lambda: sorted(study.root.glob("*/*/*.parquet"))):
+        first.setdefault(path.parent.name, path)
+    return first
 
 
 def _identity(study: Study, setting: str) -> tuple[str, str]:

@@ -27,9 +27,11 @@ TABLES = ["table2", "table5", "table7", "table8", "table9", "table12"]
 EVERYTHING = [*FIGURES, *TABLES, "scorecard"]
 # Of other experiments than the sweep and the probe; what they draw is tested by themselves.
 OTHER_TABLES = ["table3", "table10", "table14", "table15"]
-OTHERS = ["fig1", "fig4", "table_runs", *OTHER_TABLES]
+OTHER_TABLES += ["table6", "table11", "table_equivalence", "table_shared_device", "table_total_variation"]
+OTHER_FIGURES = ["fig1", "fig4", "fig_total_variation"]
+OTHERS = [*OTHER_FIGURES, "table_assumptions", "table_runs", *OTHER_TABLES]
 SUFFIXES = {name: ["pdf", "svg", "png", "csv"] for name in [*FIGURES, *OTHER_FIGURES]}
-SUFFIXES |= {name: ["csv", "md", "tex"] for name in [*TABLES, "table_runs", *OTHER_TABLES]}
+SUFFIXES |= {name: ["csv", "md", "tex"] for name in [*TABLES, "table_assumptions", "table_runs", *OTHER_TABLES]}
 SUFFIXES["scorecard"] = ["md", "json", "html"]
 ROOT = Path(__file__).parents[2]
 

@@ -1,10 +1,10 @@
-"""What was run: counts from the records, device and commit from the provenance beside them."""
+"""What was run and on which assumptions: counts from the records, the rest from the provenance beside them."""
 
 import json
 
 from synthetic_records import decode_row, failed
 
-from figures import data, table_runs
+from figures import data, table_assumptions, table_runs
 
 S = "smollm2_fp32"
 
@@ -33,3 +33,15 @@ def test_a_record_without_provenance_is_listed_too(folder):
     (row,) = table_runs.build(data.load(folder.root)).rows
     assert row.cells[-1] == "nobody"
     assert "–" in row.cells
+
+
+def test_the_choices_behind_what_was_measured(folder):
+    folder.sweep(S, "math", [decode_row(S, "math", "dflash", 15, 0, 20.0, 2.0)])
+    beside = folder.root / "width_sweep" / S / "math.json"
+    beside.write_text(json.dumps({"config": {"experiment": {"yields": ["E16"]}}}))
+    study = data.load(folder.root)
+    assert table_assumptions.measurements(study) == {"E16"}
+    table = table_assumptions.build(study)
+    expected = [choice["id"] for choice in table_assumptions.read_choices() if "E16" in choice["experiments"]]
+    assert list(table.data["id"]) == expected
+    assert 0 < len(expected) < len(table_assumptions.read_choices())

@@ -15,6 +15,7 @@ SHARED_MODULES = sorted(
         *(str(path) for path in Path("figures").glob("*.py") if path.stem not in [*KNOWN, "summary"]),
         *(str(path) for path in [*Path("figures").glob("*.html"), *Path("figures/paper").glob("*.*")]),
         *(str(path) for suffix in ("py", "yaml") for path in Path("figures/claims").glob(f"*.{suffix}")),
+        "conf/assumptions.yaml",
     ]
 )
 # What the summary computes with.

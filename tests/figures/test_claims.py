@@ -1,0 +1,300 @@
+"""Claims of other experiments than the sweep and the replay: each bar from rows that just meet or miss it."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_records import identity
+from test_other_experiments import S, cells, write
+
+from cast.experiments.records import (
+    EQUIVALENCE,
+    HYBRID_LATENCY,
+    LATENCY,
+    REPLAY,
+    SERVING,
+    TOTAL_VARIATION,
+    WIDTH_TAX,
+    write_records,
+)
+from figures import data, scorecard
+from figures.claims import NotMeasured, cost, drafters, exactness, finding, protocols, rounds, serving, width
+
+
+def stored(folder, experiment, rows, schema, domain="math", setting=S):
+    """Rows as identity and changes; every other column of the schema stays empty."""
+    frame = pd.DataFrame([identity(experiment, setting, domain) | row for row in rows])
+    path = folder.root / experiment / setting / f"{domain}.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_records(frame.reindex(columns=list(schema.columns)), path, schema)
+
+
+def bars(folder, function):
+    found = function(data.load(folder.root), [S])
+    assert found.settings == (S,)
+    assert "nan" not in found.ours
+    return found.reproduced, found.direction
+
+
+def latencies(by_place, **more):
+    return [
+        {"component": "target_forward", "prefix_tokens": prefix, "packed_tokens": n, "iteration": 0, "latency_ms": ms}
+        | more
+        for prefix, at in by_place.items()
+        for n, ms in at.items()
+    ]
+
+
+def test_prefixes_and_sessions(folder):
+    flat = {16: 20.0, 64: 20.5, 128: 21.0}
+    stored(folder, "prefix_probe", latencies({1024: flat, 8192: {n: ms + 1.0 for n, ms in flat.items()}}), LATENCY)
+    stored(folder, "latency_probe", latencies({1024: {16: 20.0, 128: 21.5}}), LATENCY, domain="random")
+    assert bars(folder, cost.nearly_flat_behind_prefixes) == (True, True)
+    assert bars(folder, cost.probe_repeats) == (True, False)  # 0.009 and 0.013 ms per token: a third apart
+
+
+def test_steep_behind_a_long_prefix(folder):
+    stored(folder, "prefix_probe", latencies({1024: {16: 20.0, 128: 21.0}, 8192: {16: 20.0, 128: 40.0}}), LATENCY)
+    assert bars(folder, cost.nearly_flat_behind_prefixes) == (False, False)
+
+
+def test_hybrid_targets(folder):
+    two = {1: 50.0, 2: 70.0, 16: 71.0, 64: 73.0, 128: 75.0}
+    more = {"weights": "random", "fused_kernels": "none"}
+    stored(folder, "hybrid_probe", latencies({1024: two, 8192: two | {1: 51.0}}, **more), HYBRID_LATENCY)
+    assert bars(folder, cost.hybrid_entry_cost) == (True, True)
+    assert bars(folder, cost.hybrid_affine_after_entry) == (True, True)
+    assert bars(folder, cost.hybrid_flat_in_context)[1]
+    # A setting that only this experiment measured has a scope of its own.
+    tiny = latencies({1024: two}, **more, target="tiny_qwen3_5")
+    stored(folder, "hybrid_probe", tiny, HYBRID_LATENCY, setting="tiny_hybrid")
+    assert scorecard.scopes(data.load(folder.root)) == {scorecard.EMBEDDED: [S], scorecard.MACHINERY: ["tiny_hybrid"]}
+
+
+def test_sampling(folder):
+    folder.width(S, 31)
+    folder.sweep(S, "math", cells({31: 0.3}, r=3.0))
+    seeds = [
+        row for seed in range(3) for row in cells({31: 0.25 + 0.02 * seed}, r=2.0, seed=seed, temperature=1.0)
+    ]  # fmt: skip
+    write(folder, "sampled_decoding", [row | {"sampler": "recursive"} for row in seeds])
+    assert bars(folder, protocols.sampled_gain_range) == (True, True)
+    assert bars(folder, protocols.every_seed_gains) == (True, True)
+    assert bars(folder, protocols.seeds_take_the_same_time) == (True, True)
+    assert bars(folder, protocols.sampling_shortens_rounds)[1] is False  # the chain's R is the same in both
+
+
+def test_repeats(folder):
+    folder.width(S, 31)
+    repeated = [row for n in range(3) for row in cells({31: 0.2 + 0.01 * n, 63: 0.1 + 0.03 * n}, repeat=n)]
+    write(folder, "repeated_panel", repeated)
+    assert bars(folder, protocols.prompt_gain_bound) == (True, True)
+    assert bars(folder, protocols.runs_agree) == (True, True)  # 2.0 points at N* = 31
+    assert bars(folder, protocols.panel_repeats) == (False, True)  # 6.0 points at 63
+    folder.sweep(S, "math", cells({31: 0.2}))
+    assert bars(folder, rounds.shared_baseline) == (True, True)
+
+
+def test_lengths_prefixes_and_neighbours(folder):
+    folder.width(S, 31)
+    folder.sweep(S, "math", cells({31: 0.2}))
+    write(folder, "generation_length", cells({31: 0.20}) + cells({31: 0.10}, max_new_tokens=192))
+    write(folder, "long_prefix", cells({31: 0.25, 63: 0.27}))
+    write(folder, "shared_device", cells({31: 0.3}))
+    assert bars(folder, protocols.longer_generations) == (False, True)  # ten points lost
+    assert bars(folder, protocols.long_prefix_gain) == (False, True)
+    assert bars(folder, protocols.long_prefix_gap) == (True, True)
+    assert bars(folder, protocols.long_prefix_is_flat) == (True, True)
+    assert bars(folder, protocols.shared_device_inflates) == (True, True)
+
+
+def test_blocks(folder):
+    narrow = [row for row in cells({7: 0.3}) if row["method"] != "autoregressive"]
+    short = [row | {"block_size": 8} for row in cells({7: 0.1}) if row["method"] == "cast"]
+    chain = [row | {"block_size": 8, "budget": 7} for row in cells({}) if row["method"] == "dflash"]
+    write(folder, "block_length", narrow + short + chain)
+    assert bars(folder, rounds.shrink_the_tree) == (True, True)
+    assert bars(folder, rounds.narrow_tree_is_fastest) == (True, True)
+
+
+def outputs(gaps, method, budget, fp32_agrees=True):
+    for prompt, gap in enumerate(gaps):
+        departs = not np.isnan(gap)
+        yield {
+            "method": method, "budget": budget, "prompt_id": f"p{prompt}", "prompt_index": prompt, "top_k": 8,
+            "block_size": 16, "max_new_tokens": 64, "gap_from": 0.0, "gap_to": np.inf, "positions": 64,
+            "departures": int(departs), "verdict": "departure" if departs else "same",
+            "departure": 3 if departs else None, "departure_gap": gap, "fp32_agrees": fp32_agrees,
+            "dtype": "bfloat16",
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(("gap", "expected"), [(0.2, (True, True)), (0.3, (False, False))])
+def test_equivalence(folder, gap, expected):
+    rows = [*outputs([gap, np.nan], "cast", 31), *outputs([np.nan, np.nan], "dflash", 15)]
+    stored(folder, "greedy_equivalence", rows, EQUIVALENCE)
+    assert bars(folder, exactness.near_ties_in_bf16) == expected
+    assert bars(folder, exactness.rounding_alone_departs) == (True, True)
+    assert bars(folder, exactness.the_chain_departs_too) == (False, False)
+    with pytest.raises(NotMeasured, match="float32"):
+        exactness.exact_in_fp32(data.load(folder.root), [S])
+
+
+def laws(distance, floor, **place):
+    return {
+        "level": "first", "prompt_id": "p", "prompt_index": 0, "depth": 0, "budget": 63, "top_k": 8,
+        "temperature": 1.0, "seed": 0, "prefix_tokens": 9, "draws": place.get("walks"), "total_variation": distance,
+        "floor_mean": 0.8 * floor, "floor_q999": floor, "chi_square": 1.0, "degrees_of_freedom": 3, "p_value": 0.5,
+    } | place  # fmt: skip
+
+
+@pytest.mark.parametrize(("distance", "expected"), [(0.009, True), (0.02, False)])
+def test_laws(folder, distance, expected):
+    rows = [
+        laws(value, 0.01 * 2 ** (15 - power) ** 0.5, dtype=dtype, sampler=sampler, walks=2**power)
+        for dtype in ("float64", "bfloat16")
+        for sampler in ("walk", "recursive")
+        for power, value in ((13, 2 * distance), (15, distance))
+    ]
+    stored(folder, "total_variation", rows, TOTAL_VARIATION)
+    stored(folder, "sampling_under_load", rows, TOTAL_VARIATION)
+    assert bars(folder, exactness.sampled_law_in_fp64) == (expected, expected)
+    assert bars(folder, exactness.sampled_law_in_bf16)[0] is expected
+    assert bars(folder, exactness.walk_and_recursion_agree) == (True, True)
+    assert bars(folder, exactness.served_law) == (expected, expected)
+    assert bars(folder, exactness.served_law_decays) == (True, True)  # half at four times the draws
+
+
+def test_width_tax(folder):
+    rows = [
+        {
+            "component": component,
+            "batch": batch,
+            "packed_tokens": n,
+            "prefix_tokens": 256,
+            "iteration": 0,
+            "latency_ms": ms,
+        }
+        for component, batch, at in (
+            ("verify_dense", 1, {1: 10.0, 64: 11.0}),
+            ("verify_dense", 8, {1: 10.0, 64: 17.9}),
+            ("draft", 1, {16: 3.0}),
+            ("draft", 8, {16: 12.0}),
+        )
+        for n, ms in at.items()
+    ]
+    stored(folder, "width_tax", rows, WIDTH_TAX)
+    assert bars(folder, serving.tax_grows_with_batch) == (True, True)
+    assert bars(folder, serving.drafting_grows_slowly) == (False, True)  # 4x over 8 requests, the paper 2.9x
+
+
+def served(variant, active, goodput, r, repeat=0, **changes):
+    verifier, policy = variant.split("/")
+    tokens = int(10 * goodput)
+    return {
+        "active": active, "verifier": verifier, "policy": policy, "repeat": repeat, "order": 0, "traced": False,
+        "max_new_tokens": 64, "temperature": 0.0, "top_k": 8, "seed": 0, "requests": 8, "rounds": 20,
+        "committed_tokens": tokens, "new_tokens": tokens, "full_rounds": 10, "full_committed_tokens": tokens,
+        "full_ms": 1e3 * tokens / goodput, "goodput_tokens_per_s": goodput, "elapsed_s": 20.0,
+        "tokens_per_s": tokens / 20.0, "r_pooled": r, "nodes_per_request": 8.0, "padded_share": 0.0,
+        "mean_active": active, "wait_s": 0.0, "latency_s": 1.0, "departures": 1, "largest_gap": 0.2,
+    } | changes  # fmt: skip
+
+
+def test_serving(folder):
+    at = {
+        "dense/chain": (50.0, 90.0, 2.0), "dense/fixed_wide": (60.0, 70.0, 3.0), "dense/uniform": (58.0, 88.0, 2.5),
+        "dense/best_first": (57.0, 80.0, 2.7), "ragged/best_first": (64.0, 100.0, 2.7),
+        "ragged/uniform": (58.0, 88.0, 2.5), "bucketed_2/best_first": (40.0, 60.0, 2.7),
+    }  # fmt: skip
+    rows = [
+        served(variant, active, goodput[place] + repeat / 10, goodput[2], repeat)
+        for variant, goodput in at.items()
+        for place, active in enumerate((1, 8))
+        for repeat in range(2)
+    ]
+    traced = [
+        served(f"{verifier}/best_first", 8, 50.0, 2.7, 9, traced=True, verify_ms_per_round=ms, draft_ms_per_round=1.0)
+        for verifier, ms in (("dense", 11.2), ("ragged", 10.0))
+    ]
+    stored(folder, "serving_goodput", rows + traced, SERVING)
+    stored(folder, "continuous_batching", [row for row in rows if row["verifier"] == "ragged"], SERVING)
+    assert bars(folder, serving.best_static_shrinks) == (True, True)
+    assert bars(folder, serving.requests_lift_rounds) == (True, True)  # 8%
+    assert bars(folder, serving.dense_allocation_is_no_gain) == (True, True)
+    assert bars(folder, serving.bucketing_loses) == (True, True)
+    assert bars(folder, serving.padding_costs) == (True, True)  # 12%
+    assert bars(folder, serving.ragged_over_uniform) == (True, True)
+    assert bars(folder, serving.ragged_over_static) == (False, True)  # 6.7% at one request
+    assert bars(folder, serving.ragged_adds_acceptance) == (False, True)
+    assert bars(folder, serving.continuous_batching_gains) == (False, True)
+    assert bars(folder, serving.served_near_ties) == (True, True)
+    assert bars(folder, serving.continuous_near_ties) == (True, True)
+    assert bars(folder, serving.served_chain_departs) == (True, True)
+
+
+def test_eagle3(folder):
+    folder.width(S, 31)
+    eagle = [
+        row | {"method": "eagle3", "budget": 59, "drafter_passes": 8 * row["rounds"]}
+        for row in cells({31: -0.05}, r=2.5)
+        if row["method"] == "cast"
+    ]
+    write(folder, "drafter_comparison", cells({31: 0.4}) + eagle)
+    assert bars(folder, drafters.faster_than_eagle3) == (True, True)  # 1.4 / 0.95
+    assert bars(folder, drafters.chain_trails_eagle3) == (False, True)
+    assert bars(folder, drafters.eagle3_commits_as_much) == (True, True)
+    assert bars(folder, drafters.eagle3_drafts_many_times) == (True, True)
+    with pytest.raises(NotMeasured, match="no DART head"):
+        drafters.dart_tree_faster_when_wide(data.load(folder.root), [S])
+
+
+def test_dart(folder):
+    empty = {
+        "analysis": "budget_sweep",
+        "roots": "every",
+        "method": "cast",
+        "top_k": 8,
+        "bin": "",
+        "n": 9,
+        "prompts": 9,
+    }
+    rows = [
+        empty | {"budget": n, "quantity": quantity, "value": value, "low": value - 0.01, "high": value + 0.01}
+        for quantity, at in (
+            ("r_pooled", {1: 1.6, 8: 2.2, 63: 2.8}),
+            ("r_gain_over_chain", {1: -0.2, 8: 0.16, 63: 0.5}),
+        )
+        for n, value in at.items()
+    ]
+    stored(folder, "dart_replay", rows, REPLAY)
+    assert bars(folder, drafters.dart_grows_with_budget) == (True, True)
+    assert bars(folder, drafters.dart_lift_at_eight) == (True, True)
+    assert bars(folder, drafters.dart_lift_at_63) == (False, True)
+    trees = [
+        row | {"method": "dart", "budget": n, "committed_tokens": row["committed_tokens"] + n}
+        for n in (8, 16, 60)
+        for row in cells({15: 0.5 + n / 100})
+        if row["method"] == "cast"
+    ]
+    write(folder, "drafter_comparison", cells({15: 0.5}) + trees)
+    assert bars(folder, drafters.dart_tree_faster_when_wide) == (True, True)
+    assert bars(folder, drafters.dart_tree_rounds_rise) == (True, True)
+
+
+def test_widths_of_a_sweep(folder):
+    folder.width(S, 127)
+    folder.sweep(S, "math", cells({15: 0.1, 31: 0.2, 63: 0.25, 95: 0.26, 127: 0.262}))
+    for function in (width.throughput_is_unimodal, width.every_width_beats_chain, width.wide_plateau):
+        assert bars(folder, function) == (True, True), function
+    assert bars(folder, width.last_step_is_a_plateau) == (True, True)
+    assert bars(folder, width.last_step_not_rewarded) == (False, False)
+    folder.width(S, 31)
+    with pytest.raises(NotMeasured, match="no flat cost curve"):
+        width.wide_plateau(data.load(folder.root), [S])
+    with pytest.raises(NotMeasured, match="the paper's target"):
+        width.second_family(data.load(folder.root), [S])
+
+
+def test_many_cells_are_shown_as_a_range():
+    cells = [finding.Measurement("s", f"d{n}", n / 100) for n in range(20)]
+    assert finding.listed(cells, finding.as_number) == "0.00 (s, d0) to 0.19 (s, d19) over 20 cells"

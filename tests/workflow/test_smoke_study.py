@@ -195,8 +195,34 @@ def test_lint_is_clean(smoke):
 def test_a_wrong_command_line_is_one_line(smoke, arguments, message):
     finished = smoke.snakemake("-n", "--config", *arguments)
     assert finished.returncode == 1
-    assert message in finished.stdout + finished.stderr
-    assert "Traceback" not in finished.stdout + finished.stderr
+    lines = [line for line in (finished.stdout + finished.stderr).splitlines() if "profile" not in line]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"error: {message}")
+
+
+@pytest.mark.skipif(not shutil.which("unshare"), reason="no file system can be mounted here")
+def test_results_that_cannot_be_written_are_one_line_and_nothing_starts(fresh_tree):
+    tree = fresh_tree()
+    (tree.root / "results").mkdir()
+    mounted = 'mount --bind results results && mount -o remount,bind,ro results || exit 77; exec "$@"'
+    finished = subprocess.run(
+        ["unshare", "-m", "sh", "-c", mounted, "sh", *tree.command(*STUDY)],
+        cwd=tree.root,
+        env=tree.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if finished.returncode in (1, 77) and "snakemake" not in (finished.stdout + finished.stderr).lower():
+        pytest.skip("no file system can be mounted here")
+    assert finished.returncode == 1
+    told = [line for line in finished.stderr.splitlines() if line.startswith("error: ")]
+    assert told == [
+        "error: results/smoke/preflight.json: cannot be written (Read-only file system); choose a writable place",
+        "error: nothing was started: the checks of the study failed, see above",
+    ]
+    assert finished.stderr.splitlines()[-2:] == told
+    assert "starts" not in finished.stderr
 
 
 def test_a_site_says_what_a_cluster_calls_a_device(fresh_tree):

@@ -10,8 +10,6 @@ for folder in (ROOT, ROOT / "scripts"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
-from snakemake.exceptions import WorkflowError
-
 from cast.experiments.device import resolve_kind
 from figures import artefacts
 from jobs import composition
@@ -20,6 +18,11 @@ from jobs.inputs import checkpoint_digests as digests_of_checkpoints
 from jobs.inputs import prompt_digest
 from jobs.study import expand
 from workflow.lib import estimate, options
+
+
+def refuse(message):
+    """End with one line; Snakemake's own error adds where in this file it was raised, which helps nobody."""
+    sys.exit(f"error: {message}")
 
 
 def escape(text):
@@ -35,7 +38,7 @@ try:
     COMPOSED = {job: job.compose() for job in MATRIX.jobs}
     SOURCES = {job: MATRIX.sources(job, COMPOSED[job]) for job in MATRIX.jobs}
 except ConfigurationError as error:
-    raise WorkflowError(str(error)) from None
+    refuse(error)
 
 # Software of every rule; used only when Snakemake is asked to deploy it.
 SOFTWARE = "../envs/cast.yaml"
@@ -51,7 +54,7 @@ CHOICE = [f"study={OPTIONS.study}", *([f"scale={OPTIONS.scale}"] if OPTIONS.scal
 PREFLIGHT_ARGUMENTS = [*CHOICE, f"overrides={composition.override_list(OPTIONS.overrides)}"]
 DEVICES = {composed.device.name for composed in COMPOSED.values()}
 if not set(OPTIONS.gpus or ()) <= DEVICES:
-    raise WorkflowError(f"gpus={list(OPTIONS.gpus)}; the devices of study {STUDY}: {', '.join(sorted(DEVICES))}")
+    refuse(f"gpus={list(OPTIONS.gpus)}; the devices of study {STUDY}: {', '.join(sorted(DEVICES))}")
 SELECTED_JOBS = [
     job for job in MATRIX.jobs if OPTIONS.gpus is None or COMPOSED[job].device.name in OPTIONS.gpus
 ]
@@ -225,7 +228,7 @@ onstart:
         print(estimate.tell(STUDY, estimate.to_measure(MEASURED_JOBS)), file=sys.stderr, flush=True)
         checks = [sys.executable, str(ROOT / "scripts/preflight.py"), *PREFLIGHT_ARGUMENTS]
         if subprocess.run([*checks, f"out={RESULTS}/preflight.json"], check=False).returncode:
-            raise WorkflowError("nothing was started: the checks of the study failed, see above")
+            refuse("nothing was started: the checks of the study failed, see above")
 
 
 # A failed job takes nothing from the others: what was measured is rendered.

@@ -5,7 +5,7 @@
 KNOWN = artefacts()
 WANTED = KNOWN if MATRIX.artefacts is None else MATRIX.artefacts
 if not set(WANTED) <= set(KNOWN):
-    raise WorkflowError(f"study {STUDY}: artefacts {sorted(set(WANTED) - set(KNOWN))} are unknown; known: {', '.join(KNOWN)}")
+    refuse(f"study {STUDY}: artefacts {sorted(set(WANTED) - set(KNOWN))} are unknown; known: {', '.join(KNOWN)}")
 FIGURES = [name for name in artefacts("fig") if name in WANTED]
 TABLES = [name for name in artefacts("table") if name in WANTED]
 

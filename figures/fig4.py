@@ -1,7 +1,8 @@
 """Figure 4: replay diagnostics. (a) Rank of the target's token at the chain's first rejection; (b) reliability of the
 candidates at depth one; (c) sorted candidate masses with the stopping threshold.
 
-Ours: by domain, with 95% intervals (a: bootstrap over prompts; b: Wilson). The paper's printed numbers in grey: as a
+Ours: by domain, with 95% intervals (a: bootstrap over prompts; b: Wilson). Where nothing was replayed, (c) shows the
+mass curve of the drafter's score log, which the width prediction rests on. The paper's printed numbers in grey: as a
 range where its text gives one over its domains.
 """
 
@@ -13,14 +14,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from cast.experiments.records import REPLAY
+from cast.experiments.records import REPLAY, SCORES
 
 from . import paper, style
 from .data import NO_RECORDS, Study
+from .panels import settings_of
 
-EXPERIMENT = "replay"
+EXPERIMENT, SCORE_LOG = "replay", "drafter_scores"
+THRESHOLD = "threshold"
 BANDS = ["2-4", "5-8", "9-32", "beyond 32"]
 COLUMNS = ["source", "panel", "setting", "domain", "at", "x", "value", "low", "high", "n", "note"]
+MISSING = "not measured: "
 PAPER_TARGET = "Qwen3-8B"
 
 
@@ -28,7 +32,7 @@ def plotted(study: Study) -> pd.DataFrame:
     """The data of the figure: shares and hit rates as fractions; ``x`` is the confidence (b) or the place (c)."""
     rows = study.records(EXPERIMENT, REPLAY)
     found = []
-    for setting in _settings(study, rows):
+    for setting in settings_of(study, rows):
         for domain in study.domains or [""]:
             mine = rows
             if len(rows):
@@ -36,9 +40,11 @@ def plotted(study: Study) -> pd.DataFrame:
                 mine = mine[mine["domain"] == domain]
             if not len(mine):
                 reason = study.reason(setting, EXPERIMENT, rows, domain=domain or None)
-                found.append({"setting": setting, "domain": domain, "note": f"not measured: {reason}"})
+                found.append({"setting": setting, "domain": domain, "note": f"{MISSING}{reason}"})
                 continue
             found += [{"setting": setting, "domain": domain, "note": ""} | point for point in _points(mine)]
+        if not any(row["setting"] == setting and row.get("panel") == "c" for row in found):
+            found += _score_curve(study, setting)
         found += _threshold(study, setting)
     found = [{"source": "ours"} | row for row in found]
     return pd.DataFrame([*found, *_paper_rows()], columns=COLUMNS)
@@ -52,20 +58,16 @@ def render(study: Study, out: Path) -> list[Path]:
     for line, setting in zip(grid, settings, strict=True):
         mine = ours[ours["setting"] == setting] if setting else ours
         for panel, axes, draw in zip("abc", line, (_ranks, _reliability, _masses), strict=True):
-            part = mine[mine["panel"] == panel]
+            part = mine[(mine["panel"] == panel) & mine["value"].notna()]
             axes.set_title(f"({panel}) {setting or 'ours'}")
-            if part.empty:
-                notes = [note.removeprefix("not measured: ") for note in mine["note"] if note]
-                style.not_measured(axes, notes or [NO_RECORDS])
+            if part[part["at"] != THRESHOLD].empty:
+                noted = mine[mine["note"].str.startswith(MISSING)]
+                own = noted[noted["panel"] == panel]
+                notes = (own if len(own) else noted)["note"].str.removeprefix(MISSING)
+                style.not_measured(axes, list(notes) or [NO_RECORDS])
             else:
                 draw(axes, part, theirs[theirs["panel"] == panel])
     return style.save(figure, out, frame)
-
-
-def _settings(study: Study, rows: pd.DataFrame) -> list[str]:
-    """Those with a replay; all of the study where there is none, so that each says why."""
-    have = set(rows["setting"]) if len(rows) else set()
-    return [name for name in study.settings if name in have] + sorted(have - set(study.settings)) or study.settings
 
 
 def _points(rows: pd.DataFrame) -> list[dict]:
@@ -89,12 +91,32 @@ def _points(rows: pd.DataFrame) -> list[dict]:
     return points
 
 
+def _score_curve(study: Study, setting: str) -> list[dict]:
+    """The mass curve behind the setting's width: of the score log that it names, else as the prediction keeps it."""
+    content = study.widths.get(setting, {})
+    rows = study.records(SCORE_LOG, SCORES)
+    measured = rows[rows["status"] == "measured"] if len(rows) else pd.DataFrame(columns=["setting", "domain"])
+    own = measured.loc[measured["setting"] == setting, "domain"]
+    source, domain = (content.get("scores_source") or f"{setting}/{next(iter(own), '')}").split("/", 1)
+    mine = measured[(measured["setting"] == source) & (measured["domain"] == domain)]
+    if len(mine):
+        curve = [{"x": row.rank, "value": row.mass, "n": row.rounds} for row in mine.sort_values("rank").itertuples()]
+    else:
+        masses, rounds = content.get("masses") or [], content.get("scores_rounds")
+        curve = [{"x": place, "value": mass, "n": rounds} for place, mass in enumerate(masses, start=1)]
+    common = {"setting": setting, "domain": domain, "panel": "c"}
+    if not curve:
+        reason = study.reason(source, SCORE_LOG, rows, domain=domain or None)
+        return [common | {"note": f"{MISSING}{reason}"}]
+    return [common | {"at": f"scores of {source}", "note": ""} | point for point in curve]
+
+
 def _threshold(study: Study, setting: str) -> list[dict]:
     content = study.widths.get(setting, {})
     if study.predicted(setting) is None or "predictions" not in content:
         return []
     value = content["predictions"][content["default"]].get("threshold")
-    return [] if value is None else [{"setting": setting, "panel": "c", "at": "threshold", "value": value, "note": ""}]
+    return [] if value is None else [{"setting": setting, "panel": "c", "at": THRESHOLD, "value": value, "note": ""}]
 
 
 def _paper_rows() -> list[dict]:
@@ -119,7 +141,7 @@ def _paper_rows() -> list[dict]:
         {"panel": "c", "x": place, "value": values("sorted_mass", f"{place}{'st' if place == 1 else 'th'} ")[0]}
         for place in (1, 48, 64)
     ]
-    rows.append({"panel": "c", "at": "threshold", "value": values("threshold")[0]})
+    rows.append({"panel": "c", "at": THRESHOLD, "value": values("threshold")[0]})
     return [{"source": "paper", "setting": PAPER_TARGET, "domain": "", "note": ""} | row for row in rows]
 
 
@@ -176,17 +198,20 @@ def _reliability(axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
 
 def _masses(axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
     for part, colour, label in ((ours, style.INK, "threshold"), (theirs, style.PAPER, "paper's threshold")):
-        for line in part[part["at"] == "threshold"].itertuples():
+        for line in part[part["at"] == THRESHOLD].itertuples():
             axes.axhline(line.value, color=colour, linestyle="--", linewidth=0.9, label=label)
-    for domain, rows in ours[ours["at"] != "threshold"].groupby("domain", sort=False):
-        look = style.domain_style(domain)
+    for domain, rows in ours[ours["at"] != THRESHOLD].groupby("domain", sort=False):
+        label = paper.DOMAIN_LABELS.get(domain, domain)
+        if rows["at"].notna().any():
+            label = f"{label}, {rows['at'].iloc[0]}"
         axes.plot(
-            rows["x"].astype(float), rows["value"].astype(float), color=look["color"],
-            label=paper.DOMAIN_LABELS.get(domain, domain),
-        )  # fmt: skip
-    points = theirs[theirs["at"] != "threshold"]
+            rows["x"].astype(float), rows["value"].astype(float), color=style.domain_style(domain)["color"], label=label
+        )
+    points = theirs[theirs["at"] != THRESHOLD]
     axes.plot(points["x"].astype(float), points["value"], "D", color=style.PAPER, label="paper, GSM8K")
     axes.set_yscale("log")
+    bottom, top = axes.get_ylim()
+    axes.set_ylim(bottom, top * (top / bottom) ** 0.3)  # the legend stands above the lines
     axes.set_xlabel("place in the best-first order")
     axes.set_ylabel("mean mass of the candidate")
     axes.legend(loc="upper right")

@@ -31,15 +31,7 @@ class Panel:
     @property
     def places(self) -> list[tuple[str, str]]:
         """Settings and domains in the order of tables; those of the study where the experiment has no record."""
-        if not len(self.rows):
-            return [(setting, domain) for setting in self.study.settings for domain in self.study.domains or [""]]
-        found = set(self.rows[["setting", "domain"]].itertuples(index=False, name=None))
-        settings = {name: place for place, name in enumerate(self.study.settings)}
-        domains = {name: place for place, name in enumerate(DOMAIN_ORDER)}
-        return sorted(
-            found,
-            key=lambda p: (settings.get(p[0], len(settings)), p[0], domains.get(p[1], len(domains)), p[1]),
-        )
+        return places(self.study, self.rows)
 
     def trees(self, setting: str, domain: str, **keys) -> pd.DataFrame:
         """The measured tree cells with a gain, by width."""
@@ -68,6 +60,24 @@ class Panel:
 
     def missing(self, setting: str, domain: str, **keys) -> tables.Cell:
         return tables.missing(self.reason(setting, domain, **keys))
+
+
+def places(study: Study, rows: pd.DataFrame) -> list[tuple[str, str]]:
+    """Settings and domains of an experiment's rows, as in ``Panel.places``."""
+    if not len(rows):
+        return [(setting, domain) for setting in study.settings for domain in study.domains or [""]]
+    found = set(rows[["setting", "domain"]].itertuples(index=False, name=None))
+    settings = {name: place for place, name in enumerate(study.settings)}
+    domains = {name: place for place, name in enumerate(DOMAIN_ORDER)}
+    return sorted(
+        found,
+        key=lambda p: (settings.get(p[0], len(settings)), p[0], domains.get(p[1], len(domains)), p[1]),
+    )
+
+
+def settings_of(study: Study, rows: pd.DataFrame) -> list[str]:
+    """The settings of ``places``."""
+    return list(dict.fromkeys(setting for setting, _ in places(study, rows)))
 
 
 def panel(

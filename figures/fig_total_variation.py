@@ -1,0 +1,185 @@
+"""How the samplers' total variation from autoregressive sampling decays with the number of draws, against its floor.
+
+One panel for each precision (the first token of a round, mean over prefixes, dots for single prefixes), and one for
+the joint law of several tokens where it was drawn. An error of drawing alone decays with exponent -1/2; a sampler with
+another law levels off.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import NullFormatter
+
+from cast.experiments.records import TOTAL_VARIATION
+
+from . import paper, style, tables
+from .data import NO_RECORDS, PLAIN, Study
+from .panels import places
+from .table_total_variation import DTYPES, EXPERIMENT, LEVELS, SAMPLERS
+
+COLUMNS = ["source", "setting", "domain", "panel", "series", "prompt_id", "draws", "value", "decay_exponent", "note"]
+FLOORS = {"floor_mean": ("--", "floor, mean"), "floor_q999": (":", "floor, 99.9%")}
+FLOOR_INK = "#555555"
+COLOURS = {PLAIN: style.INK, "walk": style.METHOD_COLOURS["cast"], "recursive": style.METHOD_COLOURS["dflash"]}
+MARKERS = {PLAIN: "o", "walk": "s", "recursive": "^"}
+# Factors on the draws, so that the samplers' points stand side by side.
+ASIDE = {PLAIN: 0.9, "walk": 1.0, "recursive": 1.11}
+PAPER_DTYPES = {"fp64": "float64", "bf16": "bfloat16"}
+
+
+def plotted(study: Study) -> pd.DataFrame:
+    """The data of the figure: total variation by draws, of each prefix and (no prompt_id) their mean."""
+    rows = study.records(EXPERIMENT, TOTAL_VARIATION)
+    found = []
+    for setting, domain in places(study, rows):
+        place = {"source": "ours", "setting": setting, "domain": domain, "note": ""}
+        mine = rows
+        if len(rows):
+            mine = rows[(rows["setting"] == setting) & (rows["domain"] == domain) & (rows["status"] == "measured")]
+            # Walks that may miss their node make no common axis of draws.
+            mine = mine[mine["level"] != "deeper"]
+        if not len(mine):
+            reason = study.reason(setting, EXPERIMENT, rows, domain=domain or None)
+            found.append(place | {"note": f"not measured: {reason}"})
+            continue
+        for (level, dtype), part in sorted(mine.groupby(["level", "dtype"]), key=_in_order):
+            title = f"{LEVELS[level].format(depth=int(part['depth'].max()))}, {DTYPES.get(dtype, dtype)}"
+            found += [place | {"panel": title} | point for point in _points(part)]
+    found += _paper_rows()
+    return pd.DataFrame(found, columns=COLUMNS)
+
+
+def render(study: Study, out: Path) -> list[Path]:
+    frame = plotted(study)
+    ours, theirs = frame[frame["source"] == "ours"], frame[frame["source"] == "paper"]
+    lines = list(ours[["setting", "domain"]].drop_duplicates().itertuples(index=False, name=None)) or [("", "")]
+    panels = {line: _of(ours, *line)["panel"].dropna().unique() for line in lines}
+    columns = max(1, *(len(titles) for titles in panels.values()))
+    figure, grid = style.new_figure(style.TWO_COLUMNS, 2.3 * len(lines) + 0.4, len(lines), columns)
+    handles: dict[str, object] = {}
+    for (setting, domain), axes in zip(lines, grid, strict=True):
+        mine, titles = _of(ours, setting, domain), panels[setting, domain]
+        for panel, title in zip(axes, titles, strict=False):
+            panel.set_title(f"{setting}, {paper.DOMAIN_LABELS.get(domain, domain)}\n{title}")
+            _draw(panel, mine[mine["panel"] == title], theirs[theirs["panel"] == title])
+            handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
+        for panel in axes[len(titles) :]:
+            panel.set_axis_off()
+        if not len(titles):
+            axes[0].set_title(", ".join(part for part in (setting, domain) if part) or "ours")
+            notes = [note.removeprefix("not measured: ") for note in mine["note"] if note]
+            style.not_measured(axes[0], notes or [NO_RECORDS])
+    if handles:
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
+    return style.save(figure, out, frame)
+
+
+def _in_order(group: tuple[tuple[str, str], pd.DataFrame]) -> tuple[int, int]:
+    level, dtype = group[0]
+    return list(LEVELS).index(level), list(DTYPES).index(dtype) if dtype in DTYPES else len(DTYPES)
+
+
+def _of(frame: pd.DataFrame, setting: str, domain: str) -> pd.DataFrame:
+    return frame[(frame["setting"] == setting) & (frame["domain"] == domain)]
+
+
+def _points(rows: pd.DataFrame) -> list[dict]:
+    found = []
+    for sampler in SAMPLERS:
+        mine = rows[rows["sampler"] == sampler]
+        if not len(mine):
+            continue
+        found += [
+            {"series": sampler, "prompt_id": row.prompt_id, "draws": row.walks, "value": row.total_variation}
+            for row in mine.itertuples()
+        ]
+        found += _means(mine, "total_variation", sampler)
+    control = rows[rows["sampler"] == PLAIN]
+    for name in FLOORS:
+        found += _means(control if len(control) else rows, name, name)
+    return found
+
+
+def _means(rows: pd.DataFrame, column: str, series: str) -> list[dict]:
+    means = rows.groupby("walks")[column].mean()
+    exponent = decay(means.index.to_numpy(float), means.to_numpy(float))
+    return [
+        {"series": series, "prompt_id": "", "draws": draws, "value": value, "decay_exponent": exponent}
+        for draws, value in means.items()
+    ]
+
+
+def decay(draws: np.ndarray, values: np.ndarray) -> float | None:
+    """Exponent of a power law through the points, by least squares of logarithms; None where there is none."""
+    if len(draws) < 2 or (values <= 0).any():
+        return None
+    return float(np.polyfit(np.log(draws), np.log(values), 1)[0])
+
+
+def _paper_rows() -> list[dict]:
+    prose = paper.prose()
+    found = []
+    for row in prose[prose["id"] == "total_variation"].itertuples():
+        dtypes = [name for name in PAPER_DTYPES if name in row.quantity] or list(PAPER_DTYPES)
+        found += [
+            {"source": "paper", "setting": "", "domain": "", "panel": f"{LEVELS['first']}, {dtype}"}
+            | {
+                "series": "floor" if "floor" in row.quantity else "sampler",
+                "value": float(row.value),
+                "note": row.where,
+            }
+            for dtype in dtypes
+        ]
+    return found
+
+
+def _draw(axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
+    for series, (line, label) in FLOORS.items():
+        rows = ours[ours["series"] == series].sort_values("draws")
+        axes.plot(rows["draws"], rows["value"], linestyle=line, marker="_", color=FLOOR_INK, linewidth=0.9, label=label)
+    for sampler, label in SAMPLERS.items():
+        rows = ours[ours["series"] == sampler]
+        mean = rows[rows["prompt_id"] == ""].sort_values("draws")
+        single = rows[rows["prompt_id"] != ""]
+        if not len(mean):
+            continue
+        look = {"color": COLOURS[sampler], "marker": MARKERS[sampler]}
+        if single["prompt_id"].nunique() > 1:
+            axes.plot(
+                single["draws"] * ASIDE[sampler], single["value"], linestyle="none", **look, markersize=1.8, alpha=0.35,
+                markeredgewidth=0,
+            )  # fmt: skip
+        axes.plot(mean["draws"] * ASIDE[sampler], mean["value"], **look, label=label)
+    for series, line, label in (("floor", "--", "paper, floor"), ("sampler", "-", "paper, samplers")):
+        for number, value in enumerate(theirs.loc[theirs["series"] == series, "value"].unique()):
+            axes.axhline(
+                value, color=style.PAPER, linestyle=line, linewidth=0.7, zorder=0, label=None if number else label
+            )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    draws = sorted(ours["draws"].dropna().unique())
+    axes.set_xticks(draws, labels=[f"{int(count):,}" for count in draws])
+    axes.set_xticks([], minor=True)
+    axes.set_xlim(draws[0] / 1.6, draws[-1] * 1.6)
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("draws")
+    axes.set_ylabel("total variation")
+    _tell_exponents(axes, ours)
+
+
+def _tell_exponents(axes: Axes, ours: pd.DataFrame) -> None:
+    """The decay exponents in a strip below the points."""
+    exponents = {
+        label: ours.loc[ours["series"] == sampler, "decay_exponent"].dropna() for sampler, label in SAMPLERS.items()
+    }
+    told = [f"{label} {tables.number(found.iloc[0])}" for label, found in exponents.items() if len(found)]
+    if not told:
+        return
+    bottom, top = axes.get_ylim()
+    axes.set_ylim(bottom * (bottom / top) ** 0.45, top)
+    text = "\n".join(["decay exponent:", *told]).replace("-", "−")
+    axes.text(0.03, 0.03, text, transform=axes.transAxes, fontsize=5.5, va="bottom")

@@ -181,7 +181,7 @@ def _letter(index: int) -> str:
 _ESCAPES = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", NONE: "--", "‡": r"$\ddagger$",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", NONE: "--", "‡": r"$\ddagger$", "≤": r"$\le$",
 }  # fmt: skip
 
 

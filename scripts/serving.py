@@ -19,6 +19,7 @@ from jobs.entry import run
 from jobs.schema import SamplingUnderLoad, Serving, WidthTax
 
 if TYPE_CHECKING:
+    from cast.experiments.partial import Partial
     from cast.models import Pair
 
 Units = Iterable[tuple[str, list[dict[str, Any]]]]
@@ -37,10 +38,10 @@ def serving(config: DictConfig) -> None:
 
 
 def _width_tax(config: DictConfig) -> None:
-    def units(pair: Pair, done: set[str]) -> Units:
+    def units(pair: Pair, partial: Partial) -> Units:
         from cast.experiments import serving_tax
 
-        missing = tuple(batch for batch in config.batch_sizes if str(batch) not in done)
+        missing = tuple(batch for batch in config.batch_sizes if str(batch) not in partial.done)
         return serving_tax.run(pair, measuring.spec_from(config, serving_tax.WidthTaxSpec, batch_sizes=missing))
 
     def cells(done: set[str]) -> Rows:
@@ -61,10 +62,12 @@ def _width_tax(config: DictConfig) -> None:
 def _runs(config: DictConfig) -> None:
     prompts = _prompts(config)
 
-    def units(pair: Pair, done: set[str]) -> Units:
+    def units(pair: Pair, partial: Partial) -> Units:
         from cast.experiments import serving_runs
 
-        return serving_runs.run(pair, prompts, measuring.spec_from(config, serving_runs.ServingSpec), done)
+        spec = measuring.spec_from(config, serving_runs.ServingSpec)
+        rates = serving_runs.known_rates([row for unit in partial.units for row in unit.content])
+        return serving_runs.run(pair, prompts, spec, partial.done, rates)
 
     def cells(done: set[str]) -> Rows:
         shared = {key: config[key] for key in ("load", "max_new_tokens", "temperature", "top_k", "seed")}
@@ -86,10 +89,10 @@ def _runs(config: DictConfig) -> None:
 def _served_law(config: DictConfig) -> None:
     prompts = _prompts(config)
 
-    def units(pair: Pair, done: set[str]) -> Units:
+    def units(pair: Pair, partial: Partial) -> Units:
         from cast.experiments import serving_law
 
-        return serving_law.run(pair, prompts, measuring.spec_from(config, serving_law.ServedLawSpec), done)
+        return serving_law.run(pair, prompts, measuring.spec_from(config, serving_law.ServedLawSpec), partial.done)
 
     def cells(done: set[str]) -> Rows:
         shared = {key: config[key] for key in ("budget", "top_k", "temperature", "top_p", "seed")}
@@ -115,20 +118,20 @@ def _prompts(config: DictConfig) -> list[Any]:
 def _measure(
     config: DictConfig,
     schema: Any,
-    units: Callable[[Pair, set[str]], Units],
+    units: Callable[[Pair, Partial], Units],
     cells: Callable[[set[str]], Rows],
     total: int,
 ) -> pd.DataFrame:
     """Collect a protocol's units and write the record.
 
     Args:
-        units: the units still to measure, given the pair and the keys of those that are done.
+        units: the units still to measure, given the pair and those that are done.
         cells: what the configuration alone knows of the others, for the record of a failure.
         total: units in all.
     """
 
     def work(job: measuring.Measurement) -> None:
-        job.collect(units(pairs.load(config, job.kind), job.partial.done), total=total)
+        job.collect(units(pairs.load(config, job.kind), job.partial), total=total)
 
     return measuring.record(config, measuring.output_path(config, "serving"), schema, work, cells)
 

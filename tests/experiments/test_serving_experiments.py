@@ -1,13 +1,16 @@
 """Width tax and serving runs: their rows, their pairing, and what they refuse."""
 
+import numpy as np
 import pytest
 
-from cast import CastError
+from cast import CastError, serving
 from cast.experiments import serving_law, serving_runs, serving_tax
 from cast.experiments.records import SERVING, TOTAL_VARIATION, WIDTH_TAX
 from cast.experiments.serving_law import ServedLawSpec
 from cast.experiments.serving_runs import ServingSpec
 from cast.experiments.serving_tax import VERIFIERS, WidthTaxSpec, round_cost
+from cast.serving import RoundCost
+from cast.width import LatencyCurve
 
 NAME = "dflash_tiny_qwen3"
 VARIANTS = ("dense/best_first", "ragged/uniform", "ragged/best_first", "ragged/chain", "bucketed_2/best_first")
@@ -101,6 +104,7 @@ def test_arrivals_make_a_load(pair, prompts, as_records):
     spec = spec_of(variants=("ragged/uniform", "ragged/best_first"), requests=9, load=3.0, repeats=1, traced=False)
     frame = as_records(rows_of(pair, prompts, spec), SERVING)
     assert set(frame.load) == {3.0}
+    assert frame.arrivals_per_s.nunique() == 1
     assert set(frame.requests) == {9}
     assert (frame.elapsed_s > 0).all()
     assert (frame.latency_s > frame.wait_s).all()
@@ -112,16 +116,65 @@ def test_a_run_continues_where_it_stopped(pair, prompts):
     assert rows_of(pair, prompts, spec, done={"3/0", "3/1"}) == []
 
 
+def test_a_continued_run_offers_the_load_it_began_with(pair, prompts, monkeypatch):
+    offered, arrivals = [], serving_runs.poisson_arrivals
+
+    def spy(count, rate, seed):
+        offered.append(rate)
+        return arrivals(count, rate, seed)
+
+    monkeypatch.setattr(serving_runs, "poisson_arrivals", spy)
+    spec = spec_of(variants=("ragged/chain",), requests=4, load=2.0, traced=False, compare=False)
+    first = dict(serving_runs.run(pair, prompts, spec, done={"3/1"}))["3/0"]
+    rates = serving_runs.known_rates(first)
+    assert rates == {3: offered[0]}
+    rest = dict(serving_runs.run(pair, prompts, spec, done={"3/0"}, rates=rates))["3/1"]
+    assert offered == [rates[3]] * 2
+    assert {row["arrivals_per_s"] for row in rest} == {rates[3]}
+    assert serving_runs.known_rates([row | {"load": None} for row in rest]) == {}
+
+
 def test_sampled_runs_have_nothing_to_depart_from(pair, prompts, as_records):
     spec = spec_of(variants=("ragged/best_first",), temperature=1.0, repeats=1, traced=False)
     frame = as_records(rows_of(pair, prompts, spec), SERVING)
     assert frame.departures.isna().all()
 
 
-def test_the_stopping_rule_prices_nodes_on_the_spot(pair, prompts):
+def test_the_stopping_rule_prices_every_round(pair, prompts, monkeypatch):
+    """Proposition 3 by brute force, round by round: most expected tokens per ms of all budgets that were measured."""
+    packed, ms, draft_ms = [3, 6, 12, 24], [10.0, 11.0, 14.0, 30.0], 2.0
+    rule, budgets, roots = serving.allocators.stopping_budget, [], []
+
+    def spy(masses, cost, requests, largest):
+        budgets.append(rule(masses, cost, requests, largest))
+        roots.append(requests)
+
+        def rate(budget):
+            return (requests + masses[:budget].sum()) / (draft_ms + np.interp(requests + budget, packed, ms))
+
+        # Three requests or fewer share 21 nodes; packs below 3 tokens were not measured.
+        possible = range(max(1, 3 - requests), min(21, len(masses)) + 1)
+        assert budgets[-1] == max(possible, key=rate)
+        return budgets[-1]
+
+    monkeypatch.setattr(serving.allocators, "stopping_budget", spy)
+    monkeypatch.setattr(serving_runs, "round_cost", lambda *_: RoundCost(LatencyCurve(packed, ms), draft_ms))
     spec = spec_of(variants=("ragged/priced",), priced_packed_tokens=(1, 2, 4, 8), repeats=1, traced=False)
+    budgets_of_warm_up = []
+    warm_up = serving_runs._warm_up
+
+    def warmed(*arguments):
+        rate = warm_up(*arguments)
+        budgets_of_warm_up.append(len(budgets))
+        return rate
+
+    monkeypatch.setattr(serving_runs, "_warm_up", warmed)
     row = rows_of(pair, prompts, spec)[0]
-    assert 0 < row["nodes_per_request"] <= 3 * 7  # the last request alone may take the whole budget
+    timed = slice(budgets_of_warm_up[0], None)
+    assert set(roots) >= {1, 3}
+    # Not 7 nodes of each request at most: what finished requests leave goes to those that remain.
+    assert row["rounds"] == len(budgets[timed])
+    assert row["nodes_per_request"] == pytest.approx(sum(budgets[timed]) / sum(roots[timed]))
 
 
 def test_an_inexact_server_is_an_error(pair, prompts, monkeypatch):

@@ -440,6 +440,7 @@ SERVING = _schema(
         "order": _column(_INT, _at_least_0),  # place of this variant in the repeat's rotation
         "traced": _column(_BOOL),  # a shorter run that times the passes; in no timing statistic
         "load": _column(_FLOAT, _above_0, nullable=True),  # offered; empty where all arrive at the start
+        "arrivals_per_s": _column(_FLOAT, _above_0, nullable=True),  # that make the load
         "max_new_tokens": _column(_INT, _at_least_1),
         "temperature": _column(_FLOAT, _at_least_0),
         "top_k": _column(_INT, _at_least_1),

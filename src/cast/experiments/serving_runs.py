@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,11 +79,20 @@ class ServingSpec:
 
 
 def run(
-    pair: Pair, prompts: Sequence[Prompt], spec: ServingSpec, done: Collection[str] = ()
+    pair: Pair,
+    prompts: Sequence[Prompt],
+    spec: ServingSpec,
+    done: Collection[str] = (),
+    rates: Mapping[int, float] | None = None,
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Yield, for each number of active requests and repeat, its key and the rows of all variants.
 
     Within one the variants take turns on the same requests, in an order that rotates by repeat.
+
+    Args:
+        done: keys that earlier sessions yielded.
+        rates: by active requests, the arrivals per second of earlier sessions (`known_rates`), so that what is left
+            is served under the load of what is done; measured where it is not given.
     """
     encoded = [encode_for(pair, prompt, spec.max_new_tokens) for prompt in prompts]
     plain = functools.cache(lambda index: _plain(pair, encoded[index], spec))
@@ -92,7 +101,7 @@ def run(
         if not units.keys() - done:
             continue
         variants = [_Variant(pair, name, active, encoded, spec) for name in spec.variants]
-        rate = _warm_up(pair, variants, active, encoded, spec)
+        rate = _warm_up(variants, active, encoded, spec, (rates or {}).get(active))
         for key, repeat in units.items():
             if key in done:
                 continue
@@ -101,6 +110,7 @@ def run(
             rows = []
             for place, variant in enumerate(variants[turn:] + variants[:turn]):
                 row = variant.identity | {"repeat": repeat, "order": place, "traced": False, "load": spec.load}
+                row |= {"arrivals_per_s": rate}
                 served = variant.serve(requests)
                 row |= {"requests": len(requests)} | _measured(served, requests)
                 if "status" not in row:
@@ -109,6 +119,11 @@ def run(
             if spec.traced and repeat == 0:
                 rows += [_traced_row(variant, requests, active, spec) for variant in variants]
             yield key, rows
+
+
+def known_rates(rows: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+    """Arrivals per second by active requests, from the rows of finished units; only where there was a load."""
+    return {row["active"]: row["arrivals_per_s"] for row in rows if row["load"] is not None and not row["traced"]}
 
 
 class _Variant:
@@ -168,7 +183,7 @@ def _allocator(
 
 
 def _requests(
-    encoded: Sequence[Tensor], active: int, repeat: int, rate: float, spec: ServingSpec
+    encoded: Sequence[Tensor], active: int, repeat: int, rate: float | None, spec: ServingSpec
 ) -> tuple[list[int], list[Request]]:
     """The prompts' indices, and the requests: every repeat goes on in the list where the last one stopped."""
     count = spec.requests or spec.requests_per_slot * active
@@ -188,15 +203,19 @@ def _requests(
 
 
 def _warm_up(
-    pair: Pair, variants: Sequence[_Variant], active: int, encoded: Sequence[Tensor], spec: ServingSpec
-) -> float:
-    """Serve with every variant, untimed; arrivals per second that make the offered load (0 without one)."""
-    _, requests = _requests(encoded, active, 0, 1.0, replace(spec, load=None))
+    variants: Sequence[_Variant], active: int, encoded: Sequence[Tensor], spec: ServingSpec, rate: float | None
+) -> float | None:
+    """Serve with every variant, untimed; arrivals per second that make the offered load (None without one).
+
+    Args:
+        rate: the one to keep to, where there is one already.
+    """
+    _, requests = _requests(encoded, active, 0, None, replace(spec, load=None))
     short = [replace(request, max_new_tokens=min(TRACED_TOKENS, spec.max_new_tokens)) for request in requests[:active]]
     for variant in variants:
         variant.serve(short)
-    if spec.load is None:
-        return 0.0
+    if spec.load is None or rate is not None:
+        return rate
     closed = variants[0].serve(requests[: 2 * active])
     return spec.load * len(closed.results) / closed.elapsed
 
@@ -274,6 +293,7 @@ def _traced_row(variant: _Variant, requests: Sequence[Request], active: int, spe
     short = [replace(request, max_new_tokens=limit, arrival=0.0) for request in requests[:active]]
     served = variant.serve(short, traced=True)
     row = variant.identity | {"repeat": 0, "order": 0, "traced": True, "load": None, "requests": len(short)}
+    row |= {"arrivals_per_s": None}
     row |= {"max_new_tokens": limit, "departures": None, "largest_gap": math.nan} | _measured(served, short)
     full = [report for report in served.rounds if report.active == served.slots]
     if full and "status" not in row:

@@ -1,0 +1,98 @@
+"""Continuous batching (appendix F, E46): arriving requests, one ragged store and verifier, two allocators."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from . import tables
+from .data import Study
+from .serving import (
+    CONTINUOUS,
+    PROSE,
+    STATISTIC,
+    Place,
+    interval,
+    missing_record,
+    missing_row,
+    named,
+    paper_part,
+    percents,
+    served,
+    shown,
+    variants,
+)  # fmt: skip
+
+HEADER = [
+    "Setting", "Domain", "Active", "Policy or ratio", "Goodput (tokens/s) or gain", "Whole run (tokens/s)",
+    "Mean active", "Wait (s)", "Latency (s)", "Departures", "Largest gap",
+]  # fmt: skip
+TREE, EVEN = ("ragged", "best_first"), ("ragged", "uniform")
+QUANTITIES = {"goodput_tokens_per_s": "goodput", "tokens_per_s": "whole run", "r_pooled": "R"}
+
+
+def build(study: Study) -> tables.Table:
+    rows, data, rules = [], [], set()
+    for place in served(study, CONTINUOUS):
+        if place.reason:
+            rows.append(missing_row(place, len(HEADER)))
+            data.append(missing_record(place))
+        for active in place.batches:
+            one, numbers = _batch(place, active)
+            rows += one
+            data += numbers
+            rules.add(len(rows) - 1)
+    printed, numbers = paper_part(("continuous_batching",), len(HEADER))
+    return tables.Table(
+        title="Continuous batching: request-level best-first against uniform allocation of the same budget.",
+        header=HEADER,
+        rows=[*rows, *printed],
+        data=pd.DataFrame([*data, *numbers]),
+        rules_after=rules,
+        notes=[
+            "Poisson arrivals above what uniform allocation completes; the rate is in the CSV. Goodput: committed "
+            "tokens over wall time of the rounds in which every slot is taken; whole run: new tokens over all its "
+            "time, prefills and idling included. Wait: arrival to a slot; latency: arrival to the last token; means.",
+            "Departures: outputs unlike plain decoding of the same prompt, of all repeats; the gap is the target's "
+            "top-two logit difference there.",
+            STATISTIC,
+            PROSE,
+        ],
+    )
+
+
+def _batch(place: Place, active: int) -> tuple[list[tables.Row], list[dict]]:
+    from cast.experiments.serving_statistics import compare, spread
+
+    runs, label = place.at(active), [*place.label, str(active)]
+    identity = {"source": "ours", "setting": place.setting, "domain": place.domain, "active": active, "note": ""}
+    rows, data = [], []
+    for variant in variants(runs):
+        mine = runs[(runs["verifier"] == variant[0]) & (runs["policy"] == variant[1])]
+        goodput, whole = (spread(runs, variant, name) for name in ("goodput_tokens_per_s", "tokens_per_s"))
+        means = {name: mine[name].mean() for name in ("mean_active", "wait_s", "latency_s", "arrivals_per_s", "load")}
+        compared = mine[mine["departures"].notna()]
+        departures = int(compared["departures"].sum()) if len(compared) else None
+        outputs, largest = int(compared["requests"].sum()), compared["largest_gap"].max()
+        told = tables.NONE if departures is None else f"{departures} of {outputs}"
+        shown_means = [
+            tables.number(means["mean_active"], 1),
+            *(tables.number(means[n]) for n in ("wait_s", "latency_s")),
+        ]
+        cells = [interval(goodput), interval(whole), *shown_means, told, _gap(largest)]
+        rows.append(tables.Row([*label, named(variant), *cells]))
+        numbers = {f"goodput_{name}_tokens_per_s": value for name, value in goodput.items() if name != "repeats"}
+        numbers |= {f"whole_{name}_tokens_per_s": value for name, value in whole.items() if name != "repeats"}
+        names = {"verifier": variant[0], "policy": variant[1], "repeats": goodput["repeats"]}
+        counts = {"departures": departures, "outputs": outputs, "largest_gap": largest}
+        data.append(identity | names | numbers | means | counts)
+    if {TREE, EVEN} <= set(variants(runs)):
+        for quantity, title in QUANTITIES.items():
+            ratio = compare(runs, TREE, EVEN, quantity)
+            title = f"best-first over uniform, {title}"
+            rows.append(tables.Row([*label, title, shown(ratio), *[tables.NONE] * (len(HEADER) - 5)]))
+            data.append(identity | {"ratio": title, "quantity": quantity} | percents(ratio))
+    return rows, data
+
+
+def _gap(value: float) -> str:
+    return tables.NONE if pd.isna(value) else f"{value:.2g}"

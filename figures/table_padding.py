@@ -1,0 +1,79 @@
+"""What padding costs a dense verifier, and bucketing by node count (appendix F, E43), under best-first allocation."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from . import tables
+from .data import Study
+from .serving import (
+    GOODPUT,
+    PROSE,
+    STATISTIC,
+    Place,
+    missing_record,
+    missing_row,
+    named,
+    paper_part,
+    percents,
+    served,
+    shown,
+    variants,
+)  # fmt: skip
+
+HEADER = [
+    "Setting", "Domain", "B", "Verifier", "Padded rows", "Verify (ms/round)", "Verify over ragged",
+    "Goodput over dense",
+]  # fmt: skip
+POLICY = "best_first"
+
+
+def build(study: Study) -> tables.Table:
+    rows, data, rules = [], [], set()
+    for place in served(study, GOODPUT):
+        if place.reason:
+            rows.append(missing_row(place, len(HEADER)))
+            data.append(missing_record(place))
+        for active in place.batches:
+            one, numbers = _batch(place, active)
+            rows += one
+            data += numbers
+            rules.add(len(rows) - 1)
+    printed, numbers = paper_part(("padding", "bucketing"), len(HEADER))
+    return tables.Table(
+        title="Padding rows of the dense verification pass and bucketing by node count, best-first allocation.",
+        header=HEADER,
+        rows=[*rows, *printed],
+        data=pd.DataFrame([*data, *numbers]),
+        rules_after=rules,
+        notes=[
+            "Padded rows: share of all verified rows, mean over repeats. Verify: of a shorter run that times the "
+            "passes, one for each variant, so without an interval; verify over ragged: such a pass against the ragged "
+            "one of the same number of nodes, all its padding and layout.",
+            STATISTIC,
+            PROSE,
+        ],
+    )
+
+
+def _batch(place: Place, active: int) -> tuple[list[tables.Row], list[dict]]:
+    from cast.experiments.serving_statistics import compare
+
+    runs, label = place.at(active), [*place.label, str(active)]
+    identity = {"source": "ours", "setting": place.setting, "domain": place.domain, "active": active, "note": ""}
+    traced = place.traced
+    traced = traced[(traced["active"] == active) & (traced["policy"] == POLICY)] if len(traced) else traced
+    passes = traced.groupby("verifier")["verify_ms_per_round"].mean() if len(traced) else pd.Series(dtype=float)
+    rows, data = [], []
+    for variant in (one for one in variants(runs) if one[1] == POLICY):
+        mine = runs[(runs["verifier"] == variant[0]) & (runs["policy"] == POLICY)]
+        share, ms = mine["padded_share"].mean(), float(passes.get(variant[0], float("nan")))
+        over = ms / float(passes.get("ragged", float("nan"))) - 1
+        ratio = None if variant[0] == "dense" else compare(runs, variant, ("dense", POLICY))
+        timed = [tables.number(ms, 1), tables.NONE if variant[0] == "ragged" else tables.percent(over)]
+        cells = [f"{100 * share:.1f}%", *timed, tables.NONE if ratio is None else shown(ratio)]
+        rows.append(tables.Row([*label, named(variant).split(", ")[0], *cells]))
+        numbers = {"padded_percent": 100 * share, "verify_ms_per_round": ms, "verify_over_ragged_percent": 100 * over}
+        over_dense = {} if ratio is None else percents(ratio, "goodput_over_dense_")
+        data.append(identity | {"verifier": variant[0], "policy": POLICY} | numbers | over_dense)
+    return rows, data

@@ -1,0 +1,105 @@
+"""Goodput under load (appendix F, E42, E45): {dense, ragged} x {chain, fixed wide, uniform, best-first} by batch size.
+
+Below each batch size stand the paired ratios: ragged over dense, best-first over uniform, best-first over the best
+static policy.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from . import tables
+from .data import Study
+from .serving import (
+    GOODPUT,
+    PROSE,
+    STATISTIC,
+    Place,
+    interval,
+    missing_record,
+    missing_row,
+    named,
+    paper_part,
+    percents,
+    served,
+    shown,
+    variants,
+)  # fmt: skip
+
+HEADER = ["Setting", "Domain", "B", "Policy or ratio", "Goodput (tokens/s) or gain", "R", "Nodes per request"]
+CLAIMS = (
+    "dense_request_level", "dense_acceptance", "ragged_over_uniform", "ragged_over_static", "ragged_acceptance",
+)  # fmt: skip
+TREE, EVEN = "best_first", "uniform"
+
+
+def build(study: Study) -> tables.Table:
+    rows, data, rules = [], [], set()
+    for place in served(study, GOODPUT):
+        if place.reason:
+            rows.append(missing_row(place, len(HEADER)))
+            data.append(missing_record(place))
+        for active in place.batches:
+            one, numbers = _batch(place, active)
+            rows += one
+            data += numbers
+            rules.add(len(rows) - 1)
+    printed, numbers = paper_part(CLAIMS, len(HEADER))
+    return tables.Table(
+        title="Goodput at a constant number of active requests B, and paired ratios.",
+        header=HEADER,
+        rows=[*rows, *printed],
+        data=pd.DataFrame([*data, *numbers]),
+        rules_after=rules,
+        notes=[
+            "Goodput: committed tokens of all requests over wall time, of the rounds in which every slot is taken; "
+            "geometric mean over repeats with a 95% Student interval of the log. R: committed tokens per request and "
+            "round, pooled.",
+            STATISTIC,
+            "The best static policy (chain, fixed wide or uniform, dense or ragged) is the one with the largest mean "
+            "in these same runs, so the ratio over it favours it.",
+            PROSE,
+        ],
+    )
+
+
+def comparisons(runs: pd.DataFrame) -> list[tuple[str, tuple[str, str], tuple[str, str], str]]:
+    """Label, variant, the other variant, and the compared column, of every ratio of one batch size."""
+    from cast.experiments.serving_statistics import best_static  # scipy: only where records are compared
+
+    have, goodput = set(variants(runs)), "goodput_tokens_per_s"
+    pairs = [
+        (f"ragged over dense, {policy.replace('_', ' ')}", ("ragged", policy), ("dense", policy), goodput)
+        for policy in ("chain", "fixed_wide", EVEN, TREE)
+    ]
+    for verifier in ("dense", "ragged"):
+        pairs.append((f"best-first over uniform, {verifier}", (verifier, TREE), (verifier, EVEN), goodput))
+        pairs.append((f"R of best-first over uniform, {verifier}", (verifier, TREE), (verifier, EVEN), "r_pooled"))
+    static = best_static(runs)
+    if static is not None:
+        pairs.append((f"ragged best-first over best static ({named(static)})", ("ragged", TREE), static, goodput))
+    return [pair for pair in pairs if {pair[1], pair[2]} <= have]
+
+
+def _batch(place: Place, active: int) -> tuple[list[tables.Row], list[dict]]:
+    from cast.experiments.serving_statistics import compare, spread
+
+    runs, label = place.at(active), [*place.label, str(active)]
+    identity = {"source": "ours", "setting": place.setting, "domain": place.domain, "active": active, "note": ""}
+    rows, data = [], []
+    for variant in variants(runs):
+        mine = runs[(runs["verifier"] == variant[0]) & (runs["policy"] == variant[1])]
+        goodput = spread(runs, variant)
+        r, nodes = mine["r_pooled"].mean(), mine["nodes_per_request"].mean()
+        rows.append(tables.Row([*label, named(variant), interval(goodput), tables.number(r), tables.number(nodes, 1)]))
+        numbers = {f"goodput_{name}_tokens_per_s": value for name, value in goodput.items() if name != "repeats"}
+        data.append(
+            identity | {"verifier": variant[0], "policy": variant[1], "repeats": goodput["repeats"]} | numbers
+            | {"r_pooled": r, "nodes_per_request": nodes}
+        )  # fmt: skip
+    for title, variant, other, quantity in comparisons(runs):
+        ratio = compare(runs, variant, other, quantity)
+        rows.append(tables.Row([*label, title, shown(ratio), tables.NONE, tables.NONE]))
+        names = {"verifier": variant[0], "policy": variant[1], "over": "/".join(other), "quantity": quantity}
+        data.append(identity | names | {"ratio": title} | percents(ratio))
+    return rows, data

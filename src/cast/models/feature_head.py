@@ -30,7 +30,8 @@ class FeatureHeadConfig:
     """The keys of a public EAGLE-3 or DART `config.json` that the forward pass depends on.
 
     `target_hidden_size` differs from `hidden_size` in heads narrower or wider than their target; `draft_length`,
-    the number of masked slots, is a DART head's alone.
+    the number of masked slots, is a DART head's alone. `target_layer_ids`, our own key, names the layers whose outputs
+    a head reads; without it they are those of the public code.
     """
 
     hidden_size: int
@@ -44,6 +45,7 @@ class FeatureHeadConfig:
     draft_vocab_size: int
     target_hidden_size: int
     draft_length: int = 0
+    target_layer_ids: tuple[int, ...] = ()
     layers: int = 1
 
     @classmethod
@@ -74,7 +76,18 @@ class FeatureHeadConfig:
             draft_vocab_size=draft_vocab_size,
             target_hidden_size=count(raw, "target_hidden_size", hidden_size),
             draft_length=count(raw, "draft_length") if raw.get("draft_length") is not None else 0,
+            target_layer_ids=_layer_ids(raw),
         )
+
+
+def _layer_ids(raw: dict) -> tuple[int, ...]:
+    ids = raw.get("target_layer_ids")
+    if ids is None:
+        return ()
+    rising = isinstance(ids, list) and all(type(i) is int for i in ids) and sorted(set(ids)) == ids
+    if not rising or len(ids) != TAPS or ids[0] < 0:
+        raise CastError(f"target_layer_ids in the drafter's config.json must be {TAPS} rising layers, not {ids!r}")
+    return tuple(ids)
 
 
 class FeatureAttention(nn.Module):
@@ -175,11 +188,14 @@ class FeatureHead(DraftHead):
 
     def check_fits(self, target) -> None:
         check_sizes(self.config.target_hidden_size, self.config.vocab_size, target)
-        tapped_layers(target.num_hidden_layers)
+        layers, named = target.num_hidden_layers, self.config.target_layer_ids
+        self.tapped_layers(layers)
+        if named and named[-1] >= layers:
+            raise CastError(f"the drafter reads layer {named[-1]} of a target that has {layers}")
 
     def tapped_layers(self, layers: int) -> tuple[int, int, int]:
         """The tapped layers of a target of that many."""
-        return tapped_layers(layers)
+        return self.config.target_layer_ids or tapped_layers(layers)
 
     def embed(self, target: Target, token_ids: Tensor) -> Tensor:
         """Embeddings [n, H] of target ids [n], from the head's own table where its checkpoint has one."""

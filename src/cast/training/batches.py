@@ -29,6 +29,14 @@ def load_sequences(folder: Path, shards: int | None = None, max_repeat_share: fl
     return sequences
 
 
+def token_counts(sequences: list[Sequence], vocab_size: int) -> torch.Tensor:
+    """How often the continuations hold each token, int64 [V]."""
+    counts = torch.zeros(vocab_size, dtype=torch.long)
+    for s in sequences:
+        counts += torch.bincount(s.tokens[s.prompt_tokens :].long(), minlength=vocab_size)
+    return counts
+
+
 @dataclass
 class BatchSpec:
     """How batches are drawn.
@@ -64,20 +72,20 @@ class Batches:
 
     Args:
         vocab_size: of the target.
+        columns: of the stored features, those the head reads.
     """
 
-    def __init__(self, sequences: list[Sequence], spec: BatchSpec, vocab_size: int):
-        self.spec = spec
+    def __init__(
+        self, sequences: list[Sequence], spec: BatchSpec, vocab_size: int, columns: torch.Tensor | slice = slice(None)
+    ):
+        self.spec, self.columns = spec, columns
         self.sequences = [s for s in sequences if len(s.tokens) - s.prompt_tokens >= 3]
         self.loops = torch.tensor([s.repeat_share() >= 0.1 for s in self.sequences])
         self.per_epoch = len(self.sequences) // spec.sequences
         if not self.per_epoch:
             raise CastError(f"{len(self.sequences)} sequences do not fill one batch of {spec.sequences}; generate more")
         self._order: tuple[int, list[list[int]]] | None = None
-        counts = torch.zeros(vocab_size, dtype=torch.long)
-        for s in self.sequences:
-            counts += torch.bincount(s.tokens[s.prompt_tokens :].long(), minlength=vocab_size)
-        frequent = counts.topk(min(spec.frequent_tokens, vocab_size)).indices
+        frequent = token_counts(self.sequences, vocab_size).topk(min(spec.frequent_tokens, vocab_size)).indices
         self._frequent = torch.zeros(vocab_size, dtype=torch.bool)
         self._frequent[frequent if spec.sampled_tokens is not None else slice(None)] = True
 
@@ -123,13 +131,16 @@ class Batches:
         spec = self.spec
         chosen = [self.sequences[i] for i in members]
         length = max(len(s.features) for s in chosen)
-        features = torch.zeros(len(chosen), length, chosen[0].features.shape[1], dtype=chosen[0].features.dtype)
+        shape = len(chosen), length, chosen[0].features[:1, self.columns].shape[1]
+        features = torch.zeros(shape, dtype=chosen[0].features.dtype)
+        tokens = torch.zeros(len(chosen), length + 1, dtype=torch.long)
         anchors = torch.empty(len(chosen), spec.anchors, dtype=torch.long)
         anchor_tokens = torch.empty_like(anchors)
         keep_probability = torch.exp(-torch.arange(spec.block_size - 1) / spec.decay)
         rows, slots, labels, soft_ids, soft_logp, weights = [], [], [], [], [], []
         for n, (member, s) in enumerate(zip(members, chosen, strict=True)):
-            features[n, : len(s.features)] = s.features
+            features[n, : len(s.features)] = s.features[:, self.columns]
+            tokens[n, : len(s.tokens)] = s.tokens
             # The first anchor of a generation is the first new token; the last one has a token to predict.
             candidates = len(s.tokens) - 1 - s.prompt_tokens
             repeats = math.ceil(spec.anchors / candidates)
@@ -153,6 +164,7 @@ class Batches:
         vocabulary, bias, index = self._vocabulary(labels + soft_ids, generator)
         return Batch(
             features,
+            tokens,
             anchor_tokens,
             anchors,
             torch.cat(rows),

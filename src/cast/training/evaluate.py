@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cast.models.dflash import DFlashDrafter
+from cast.models.head import DraftHead
 from cast.models.target import Target
-from cast.training.objective import block_hidden
+from cast.training.objectives import depth_of, hidden_behind, target_logits
 from cast.training.shards import Sequence
 
 LOOPING = 0.1  # repeat share from which a sequence counts as looping
@@ -46,7 +46,7 @@ class Replay:
 
 @torch.inference_mode()
 def replay(
-    drafter: DFlashDrafter,
+    drafter: DraftHead,
     target: Target,
     sequence: Sequence,
     k: int = 8,
@@ -55,9 +55,9 @@ def replay(
 ) -> Replay | None:
     """Replay one sequence; None when it is too short for a single uncensored round.
 
-    A round counts only if all B - 1 tokens behind its anchor exist, so that R is never cut by the end.
+    A round counts only if all tokens that a whole draft scores exist, so that R is never cut by the end.
     """
-    depth, tokens = drafter.block_size - 1, sequence.tokens.long().to(target.device)
+    depth, tokens = depth_of(drafter), sequence.tokens.long().to(target.device)
     if sequence.prompt_tokens >= len(tokens) - depth:
         return None
     anchors = torch.arange(sequence.prompt_tokens, len(tokens) - depth, device=target.device)
@@ -79,8 +79,8 @@ def replay(
 def _score(drafter, target, features, tokens, anchors, k, tick):
     """Matched depth of chain and universe, and depth-1 calibration, for some anchors; each [A]."""
     tick()
-    depth = drafter.block_size - 1
-    hidden = block_hidden(drafter, target.embedding, features, tokens[anchors][None], anchors[None])[0]
+    depth = depth_of(drafter)
+    hidden = hidden_behind(drafter, target.embedding, features, tokens[None], anchors[None], depth)[0]
     labels = tokens[anchors[:, None] + torch.arange(1, depth + 1, device=anchors.device)]
     chain = torch.zeros(len(anchors), depth, dtype=torch.bool, device=anchors.device)
     universe = chain.clone()
@@ -89,7 +89,7 @@ def _score(drafter, target, features, tokens, anchors, k, tick):
     for first, last in ((0, near), (near, depth)):
         if first == last or not len(live):
             continue
-        logits = target.logits(hidden[live, first + 1 : last + 1]).float()
+        logits = target_logits(drafter, target, hidden[live, first:last])
         best = logits.topk(min(k, logits.shape[-1]), dim=-1).indices
         hit = best == labels[live, first:last, None]
         chain[live, first:last], universe[live, first:last] = hit[..., 0], hit.any(-1)

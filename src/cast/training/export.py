@@ -1,4 +1,4 @@
-"""Write a trained head in the public DFlash layout."""
+"""Write a trained head in its public layout."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ def export_head(
     """Write `config.json` and `model.safetensors`; each file is replaced only by a complete one.
 
     Args:
-        weights: state dict of a `DFlashDrafter`, in any dtype; stored in `dtype`.
+        weights: state dict of a head, in any dtype; stored in `dtype`, tables of integers as they are.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / "model.safetensors.partial"
     save_file(
-        {name: value.detach().to("cpu", dtype).contiguous() for name, value in weights.items()},
+        {
+            name: value.detach().to("cpu", dtype if value.is_floating_point() else value.dtype).contiguous()
+            for name, value in weights.items()
+        },
         partial,
         {"format": "pt"},
     )

@@ -22,6 +22,7 @@ class Batch:
 
     Attributes:
         features: [S, T, taps * H], zero behind each sequence's end.
+        tokens: int64 [S, T + 1], zero there too.
         anchor_tokens: int64 [S, A], the token at each anchor.
         anchors: int64 [S, A], positions.
         rows, slots: int64 [P], which block (of S * A, flat) and which slot (1 to B - 1) each scored position
@@ -36,6 +37,7 @@ class Batch:
     """
 
     features: Tensor
+    tokens: Tensor
     anchor_tokens: Tensor
     anchors: Tensor
     rows: Tensor
@@ -140,6 +142,13 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return gradient * scale.to(gradient.dtype), None, None, None, None, None, None
 
 
+def label_distribution(batch: Batch, soft_share: float) -> tuple[Tensor, Tensor]:
+    """Indices into the batch's vocabulary and masses, [P, 1 + K]: the target's token and its own distribution."""
+    ids = torch.cat((batch.labels[:, None], batch.soft_ids), dim=1)
+    hard = torch.full_like(batch.soft_weights[:, :1], 1 - soft_share)
+    return ids, torch.cat((hard, batch.soft_weights * soft_share), dim=1)
+
+
 def block_loss(
     drafter: DFlashDrafter,
     embedding: Tensor,
@@ -155,9 +164,7 @@ def block_loss(
     """
     hidden = block_hidden(drafter, embedding, batch.features, batch.anchor_tokens, batch.anchors, batch.block_size)
     hidden = hidden.flatten(0, 1)[batch.rows, batch.slots]
-    ids = torch.cat((batch.labels[:, None], batch.soft_ids), dim=1)
-    hard = torch.full_like(batch.soft_weights[:, :1], 1 - soft_share)
-    mass = torch.cat((hard, batch.soft_weights * soft_share), dim=1)
+    ids, mass = label_distribution(batch, soft_share)
     weights = batch.weights / batch.weights.sum()
     total, losses = _ChunkedCrossEntropy.apply(
         hidden, lm_head[batch.vocabulary], batch.vocabulary_bias, ids, mass, weights, chunk

@@ -16,14 +16,18 @@ from pathlib import Path
 import torch
 
 from cast.errors import CastError
-from cast.models.dflash import DFlashConfig
+from cast.models.dflash import default_target_layers
+from cast.models.drafters import new_head
+from cast.models.feature_head import FeatureHead
+from cast.models.head import DraftHead
 from cast.models.loading import load_drafter
 from cast.models.target import Target
-from cast.training.batches import Batches, BatchSpec, MixedBatches, load_sequences
+from cast.training.batches import Batches, BatchSpec, MixedBatches, load_sequences, token_counts
 from cast.training.evaluate import LOOPING, Replay, replay, summarise
 from cast.training.export import export_head
 from cast.training.generate import generate
 from cast.training.initial import head_config, initial_drafter
+from cast.training.initial_features import KINDS, feature_head_config, initial_feature_head
 from cast.training.library_prompts import library_prompts
 from cast.training.prompts import Contamination, TrainingPrompt, in_validation, template_prompts
 from cast.training.self_written import common_words, opening, sampled_user_turns
@@ -33,15 +37,26 @@ from cast.training.trainer import Schedule, Trainer, append_csv
 
 @dataclass
 class HeadSpec:
-    """Shape of the head: layers, tapped target layers, B, the id behind the masked slots, MLP width (None:
-    the target's).
+    """Kind and shape of the head.
+
+    Attributes:
+        kind: dflash, eagle3 or dart.
+        layers: of a DFlash head; the others have one.
+        taps: target layers the data hold features of, evenly spaced. A DFlash head reads them all, the others the
+            first, the middle and the last.
+        block_size: B, one more than the positions a draft is trained on; of EAGLE-3, one more than its draft steps.
+        mask_token_id: the id behind a DFlash head's masked slots.
+        intermediate_size: MLP width; None: the target's.
+        draft_vocab_size: of EAGLE-3 and DART heads, the most frequent tokens of the target's outputs.
     """
 
+    kind: str = "dflash"
     layers: int = 3
     taps: int = 5
     block_size: int = 16
     mask_token_id: int = 16
     intermediate_size: int | None = None
+    draft_vocab_size: int = 4096
 
 
 @dataclass
@@ -193,7 +208,8 @@ def generate_data(
     """
     if not getattr(tokenizer, "chat_template", None):
         raise CastError("the target has no chat template, so it cannot be prompted; use a checkpoint with one")
-    taps = tuple(_raw_config(head, target)["dflash_config"]["target_layer_ids"])
+    taps = tuple(default_target_layers(target.layers, head.taps))
+    _raw_config(head, target)  # refuses a shape that cannot be trained before hours of generating
     yield from generate(
         target,
         tokenizer,
@@ -238,6 +254,7 @@ def train(
     judged = [s for s, out_of_training in zip(every, kept_out, strict=True) if out_of_training]
     judged = _spread([s for s in judged if s.repeat_share() < LOOPING], spec.validation_sequences)
     raw = _raw_config(head, target)
+    columns = feature_columns(new_head(raw), target, sequences[0])
     trainer = Trainer(
         target,
         raw,
@@ -247,16 +264,22 @@ def train(
         weight_decay=spec.weight_decay,
         gradient_norm=spec.gradient_norm,
         parts=spec.parts,
-        feature_scale=feature_scale(sequences[:: max(1, len(sequences) // 64)]),
+        feature_scale=feature_scale(sequences[:: max(1, len(sequences) // 64)])[columns],
     )
     trainer.resume()
     schedule = Schedule(spec.steps, spec.learning_rate, spec.warm_up, spec.decay)
     batches = MixedBatches(
-        Batches(sequences, replace(spec.batch, block_size=min(spec.short_block, head.block_size)), target.vocab_size),
+        Batches(
+            sequences,
+            replace(spec.batch, block_size=min(spec.short_block, head.block_size)),
+            target.vocab_size,
+            columns,
+        ),
         Batches(
             sequences,
             replace(spec.batch, block_size=head.block_size, anchors=-(-spec.batch.anchors // 2)),
             target.vocab_size,
+            columns,
         ),
         spec.short_share,
         spec.parts,
@@ -287,12 +310,43 @@ def evaluate(
     """Replay sequences and summarise them, the last row being the mean over domains without looping
     outputs.
     """
+    if sequences:
+        columns = feature_columns(drafter, target, sequences[0])
+        sequences = [replace(s, features=s.features[:, columns]) for s in sequences]
     with ThreadPoolExecutor(threads if target.device.type == "cpu" else 1) as pool:
         replays: list[Replay | None] = list(pool.map(lambda s: replay(drafter, target, s, tick=tick), sequences))
     return summarise([item for item in replays if item is not None])
 
 
+def feature_columns(drafter: DraftHead, target: Target, sequence: Sequence) -> torch.Tensor | slice:
+    """Columns of the stored features that a head reads; the data's layers are evenly spaced.
+
+    Raises:
+        CastError: the data lack one of its layers.
+    """
+    if not isinstance(drafter, FeatureHead):
+        return slice(None)  # the data were generated with its layers
+    size = target.hidden_size
+    stored = default_target_layers(target.layers, sequence.features.shape[1] // size)
+    wanted = drafter.tapped_layers(target.layers)
+    if missing := set(wanted) - set(stored):
+        raise CastError(f"the data hold the target's layers {stored}, not {min(missing)}, which the head reads")
+    return torch.cat([torch.arange(size) + stored.index(layer) * size for layer in wanted])
+
+
 def _raw_config(head: HeadSpec, target: Target) -> dict:
+    if head.kind in KINDS:
+        stored = default_target_layers(target.layers, head.taps)
+        return feature_head_config(
+            target,
+            head.kind,
+            taps=[stored[0], stored[len(stored) // 2], stored[-1]],
+            draft_vocab_size=head.draft_vocab_size,
+            block_size=head.block_size,
+            intermediate_size=head.intermediate_size,
+        )
+    if head.kind != "dflash":
+        raise CastError(f"unknown head.kind {head.kind!r}; use dflash, {' or '.join(KINDS)}")
     return head_config(
         target,
         layers=head.layers,
@@ -310,10 +364,12 @@ def _initial_weights(spec: TrainSpec, target: Target, raw: dict, sequences: list
         CastError: `start_from` holds a head of another shape.
     """
     if spec.start_from is None:
+        if raw.get("draft_vocab_size"):
+            return initial_feature_head(target, raw, token_counts(sequences, target.vocab_size)).state_dict()
         sample = [s.tokens.long().to(target.device) for s in sequences[:16]]
         return initial_drafter(target, raw, sample).state_dict()
     drafter = load_drafter(spec.start_from, device="cpu", dtype="float32")
-    if drafter.config != DFlashConfig.from_dict(raw):
+    if drafter.config != new_head(raw).config:
         raise CastError(f"{spec.start_from} holds a head of another shape; change `head` or leave start_from empty")
     return drafter.state_dict()
 

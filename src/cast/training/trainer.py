@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from cast.errors import CastError
-from cast.models.dflash import DFlashConfig, DFlashDrafter
+from cast.models.drafters import new_head
 from cast.models.layers import dense
 from cast.models.target import Target
 from cast.training.batches import Batches, MixedBatches
-from cast.training.objective import Batch, block_loss
+from cast.training.objective import Batch
+from cast.training.objectives import drafter_loss
 
 REFERENCE_SIZE = 0.1  # root mean square of a matrix that learns at the schedule's own rate
 
@@ -83,7 +84,7 @@ class Trainer:
     ):
         self.target, self.raw_config, self.folder = target, raw_config, Path(folder)
         self.soft_share, self.gradient_norm, self.chunk, self.parts = soft_share, gradient_norm, chunk, parts
-        self.drafter = DFlashDrafter(DFlashConfig.from_dict(raw_config)).to(target.device, target.dtype)
+        self.drafter = new_head(raw_config).to(target.device, target.dtype)
         self.drafter.load_state_dict(initial)
         self.masters = {
             name: initial[name].detach().clone().float().to(target.device)
@@ -143,10 +144,11 @@ class Trainer:
         return value
 
     def weights(self) -> dict[str, Tensor]:
-        """The head's weights in fp32."""
-        if self.feature_scale is None:
-            return self.masters
-        return self.masters | {"fc.weight": self.masters["fc.weight"] / self.feature_scale}
+        """The head's state dict, weights in fp32."""
+        weights = self.masters | dict(self.drafter.named_buffers())
+        if self.feature_scale is not None:
+            weights["fc.weight"] = self.masters["fc.weight"] / self.feature_scale
+        return weights
 
     @torch.no_grad()
     def _publish(self) -> None:
@@ -155,7 +157,7 @@ class Trainer:
             parameter.copy_(weights[name])
 
     def _gradients(self, batch: Batch) -> tuple[float, tuple[Tensor, ...]]:
-        loss, _ = block_loss(
+        loss, _ = drafter_loss(
             self.drafter,
             self.target.embedding,
             self._lm_head,
@@ -229,6 +231,8 @@ class Trainer:
             raise CastError(f"{self.checkpoint_path} holds a head of another shape; choose another output folder")
         for name, master in self.masters.items():
             master.copy_(state["masters"][name])
+        for name, buffer in self.drafter.named_buffers():  # the draft vocabulary, whatever data have joined since
+            buffer.copy_(state["weights"][name])
         self.feature_scale = state["feature_scale"]
         self._publish()
         self.optimiser.load_state_dict(state["optimiser"])

@@ -48,7 +48,7 @@ def build(study: Study) -> tables.Table:
     for one in printed("served_total_variation"):
         floor, value = "floor" in one["quantity"], float(one["value"])
         cells = [tables.NONE] * len(HEADER)
-        cells[0], cells[1], cells[2] = one["setting"].replace("h100_sxm", "H100 SXM"), one["where"], "fp64"
+        cells[0], cells[1], cells[2] = one["setting"].upper(), one["where"], "fp64"
         cells[8 if floor else 6] = f"{value:g}"
         shown.append(tables.Row(cells, paper=True))
         name = "floor_mean" if floor else "total_variation_largest"

@@ -290,6 +290,80 @@ def test_the_text_repeats_the_tables():
         assert overlap((100 * (low - 1), 100 * (high - 1)), between(lift, 1))
 
 
+def test_the_text_repeats_the_probes():
+    table5 = paper.table("table5").pivot(index="setting", columns="packed_tokens", values="latency_ms")
+    for setting in H100:
+        low, high = ratio_interval(table5.loc[setting, 128], table5.loc[setting, 16], 1)
+        (growth,) = printed_in_text("sxm_growth", setting=setting)
+        assert overlap((100 * (low - 1), 100 * (high - 1)), between(growth, 1)), setting
+    (cliff,) = printed_in_text("cliff")
+    assert table5.loc["blackwell-qwen3_8b", 16:].diff().idxmax() == cliff
+    slopes = paper.table("table6").query("quantity == 'slope_ms_per_token' and setting != 'h100_sxm-llama31_8b'")
+    assert printed_in_text("prefix_slope") == [slopes["value"].max()]
+    latency = paper.table("table11").pivot(
+        index=["setting", "prefix_tokens"], columns="packed_tokens", values="latency_ms"
+    )
+    flat = latency.loc["blackwell-qwen36_27b", 1000]
+    (spread,) = printed_in_text("hybrid_flat")
+    assert 100 * (flat[[2, 16, 64, 128]].max() / flat[[2, 16, 64, 128]].min() - 1) < spread
+    (resumes,) = printed_in_text("hybrid_growth_resumes")
+    assert 100 * (flat[resumes] / flat[128] - 1) > spread
+    entry = [(latency[2] / latency[1] - 1).loc[one].mean() * 100 for one in latency.index.unique("setting")]
+    assert [round(one) for one in entry] == [
+        one["value"] for one in paper.prose().query("id == 'hybrid_entry' and unit == 'percent'").to_dict("records")
+    ]
+
+
+def test_the_text_repeats_the_widths():
+    table2 = paper.table("table2").set_index("setting")
+    assert printed_in_text("faster_settings") == [(table2["gain_percent"] > 0).sum()]
+    assert printed_in_text("matches_oracle") == [(table2["predicted_width"] == table2["oracle_width"]).sum()]
+    widths = table2["predicted_width"]
+    assert printed_in_text("predicted_packed_tokens") == [widths.min() + 1, widths.max() + 1]
+    row = table2.loc["blackwell-qwen3_8b"]
+    assert printed_in_text("too_wide") == [row["gain_at_127_percent"], row["gain_percent"]]
+    assert printed_in_text("threshold_crossing")[1] == row["predicted_width"]
+    swept = paper.table("table8").query("setting == 'blackwell-qwen3_8b'").groupby("width")["gain_percent"].mean()
+    assert swept.nlargest(2).index.sort_values().tolist() == printed_in_text("plateau")
+    assert (
+        printed_in_text("second_host", setting="a6000-qwen3_4b")[0]
+        == table2.loc["a6000-qwen3_4b", "gain_at_127_percent"]
+    )
+
+
+def test_the_text_repeats_the_other_families():
+    llama = paper.table("table16").query("quantity == 'speedup' and method == 'cast' and domain != 'average'")
+    late = llama[llama["width"] >= 63].groupby("domain")["value"].agg(["min", "max"])
+    spreads = [ratio_interval(row["max"], row["min"], 2) for _, row in late.iterrows()]
+    (flat,) = printed_in_text("llama_flat")
+    assert overlap((100 * (max(spreads)[0] - 1), 100 * (max(one[1] for one in spreads) - 1)), between(flat, 1))
+    coder = (
+        paper.table("table17")
+        .query("quantity == 'speedup'")
+        .set_index(["method", "width", "domain"])["value"]
+        .sort_index()
+    )
+    rest = (100 * coder["cast"] / coder["dflash", 15]).sort_index()
+    (back,) = printed_in_text("coder_given_back")
+    assert rest[95, "mbpp"] - rest[127, "mbpp"] == pytest.approx(back, abs=0.3)  # two speedups of two decimals
+    (step,) = printed_in_text("coder_last_step")
+    domains = ["gsm8k", "humaneval", "mbpp"]
+    assert (rest[127][domains] - rest[95][domains]).mean() == pytest.approx(step, abs=0.3)
+
+
+def test_the_text_repeats_itself_about_dart_and_serving():
+    for domain in ("gsm8k", "humaneval"):
+        narrow, wide = (printed_in_text(f"dart_replay_{budget}", domain=domain)[0] for budget in (1, 63))
+        low, high = ratio_interval(wide, narrow, 2)
+        (growth,) = printed_in_text("dart_growth", domain=domain)
+        assert overlap((100 * (low - 1), 100 * (high - 1)), between(growth, 0)), domain
+    for batch in (16, 32):
+        rows = paper.prose()
+        rows = rows[rows["quantity"].str.contains(f"over uniform, batch {batch}, ")].set_index("id")["value"]
+        low, high = rows["ragged_over_uniform_runs"]
+        assert low < rows["ragged_over_uniform"] < high, batch
+
+
 def test_names_of_settings():
     settings = pd.concat([paper.table(name)["setting"] for name in paper.names()]).unique()
     assert all(paper.setting_label(setting) for setting in settings)

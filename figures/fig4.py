@@ -18,7 +18,7 @@ from cast.experiments.records import REPLAY, SCORES
 
 from . import paper, style
 from .data import NO_RECORDS, Study
-from .panels import settings_of
+from .panels import domains_of, settings_of
 
 EXPERIMENT, SCORE_LOG = "replay", "drafter_scores"
 THRESHOLD = "threshold"
@@ -33,7 +33,7 @@ def plotted(study: Study) -> pd.DataFrame:
     rows = study.records(EXPERIMENT, REPLAY)
     found = []
     for setting in settings_of(study, rows):
-        for domain in study.domains or [""]:
+        for domain in study.domains or domains_of(study, rows):
             mine = rows
             if len(rows):
                 mine = rows[(rows["setting"] == setting) & (rows["status"] == "measured")]
@@ -47,7 +47,10 @@ def plotted(study: Study) -> pd.DataFrame:
             found += _score_curve(study, setting)
         found += _threshold(study, setting)
     found = [{"source": "ours"} | row for row in found]
-    return pd.DataFrame([*found, *_paper_rows()], columns=COLUMNS)
+    frame = pd.DataFrame([*found, *_paper_rows()], columns=COLUMNS)
+    for column in ("x", "value", "low", "high"):  # a record's missing interval is pandas' NA, which matplotlib refuses
+        frame[column] = frame[column].astype("Float64").to_numpy(float, na_value=np.nan)
+    return frame
 
 
 def render(study: Study, out: Path) -> list[Path]:

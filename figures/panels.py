@@ -80,6 +80,14 @@ def settings_of(study: Study, rows: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys(setting for setting, _ in places(study, rows)))
 
 
+def domains_of(study: Study, rows: pd.DataFrame) -> list[str]:
+    """The domains of ``places``, in the order of tables."""
+    found = {domain for _, domain in places(study, rows)}
+    return sorted(
+        found, key=lambda name: (DOMAIN_ORDER.index(name) if name in DOMAIN_ORDER else len(DOMAIN_ORDER), name)
+    )
+
+
 def panel(
     study: Study, experiment: str, summarise: Callable[[pd.DataFrame], pd.DataFrame], split: str | None = None
 ) -> Panel:

@@ -284,3 +284,28 @@ def test_gains_of_seeds_have_their_range_and_their_interval():
     assert (everything["r_pooled"], everything["dflash_r_pooled"]) == pytest.approx((2.5, 2.0))
     fewer = seed_summary(records(*(row for row in rows if row not in lost)), resamples=300)
     assert cell(fewer, "cast", 31)["prompts"] == 5  # a prompt without one of its seeds is in no mean
+
+
+def two_heads():
+    return three_methods() + [
+        run("eagle3", 59, i, ms, drafter=head) for i in range(6) for head, ms in (("one", 25.0), ("other", 10.0))
+    ]
+
+
+def test_two_heads_at_one_budget_are_two_cells():
+    rows = records(*two_heads())
+    summary = cell_summary(rows, resamples=100)
+    for head, ms in (("one", 25.0), ("other", 10.0)):
+        found = cell(summary, "eagle3", 59, drafter=head)
+        assert found["ms_per_token"] == ms
+        assert found["gain"] == pytest.approx(22.5 / ms - 1)
+        assert found["prompts_paired"] == 6
+    averages = setting_summary(summary, rows, resamples=100)
+    assert cell(averages, "eagle3", 59, drafter="other")["gain"] == pytest.approx(1.25)
+    assert set(repeat_summary(rows, resamples=100)["drafter"]) == {"one", "other", rows["drafter"].iloc[0]}
+
+
+def test_the_baseline_is_of_one_head():
+    rows = records(*three_methods(), run("dflash", 15, 9, 20.0, drafter="other"))
+    with pytest.raises(CastError, match="rows with different drafter"):
+        cell_summary(rows, resamples=50)

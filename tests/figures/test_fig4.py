@@ -1,9 +1,10 @@
 """Figure 4 without a replay: panel (c) rests on the score log, or on what the width prediction keeps of it."""
 
+import pandas as pd
 import pytest
 from synthetic_records import identity, width_content
 
-from cast.experiments.records import SCORES
+from cast.experiments.records import REPLAY, SCORES
 from figures import data, fig4
 
 BF16, FP32 = "smollm2_bf16", "smollm2_fp32"
@@ -61,3 +62,18 @@ def test_no_curve_says_why_in_the_panel(folder, tmp_path, reason):
     svg = fig4.render(study, tmp_path / "fig4")[1].read_text()
     assert svg.count("<!-- not measured: -->") == 3
     assert f"<!-- {(reason or 'no drafter_scores record')} -->" in svg
+
+
+def test_replays_are_drawn_without_a_sweep_and_without_intervals(folder, tmp_path):
+    common = identity("replay", FP32, "code") | {"roots": "chain", "method": "dflash", "budget": 15, "prompts": 1}
+    rows = [
+        common | {"analysis": "rejection_ranks", "quantity": "share", "bin": "2-4", "value": 0.5, "n": 40},
+        common | {"analysis": "mass_curve", "quantity": "mass", "bin": "", "budget": 1, "value": 0.6, "n": 40},
+    ]
+    frame = pd.DataFrame(rows).reindex(columns=list(REPLAY.columns))
+    folder._write("replay", FP32, "code", frame.to_dict("records"), REPLAY, 1.0)
+    study = data.load(folder.root)
+    ours = fig4.plotted(study).query("source == 'ours' and domain == 'code'")
+    assert ours.set_index("panel")["value"].to_dict() == {"a": 0.5, "c": 0.6}
+    assert ours["low"].isna().all()
+    assert fig4.render(study, tmp_path / "fig4")[1].exists()

@@ -1,9 +1,10 @@
 """Statistics of decode records: cells, settings, paired bootstrap intervals and the gap to the sweep oracle.
 
-A *cell* is one setting, domain, method and budget. Rows that failed or were traced enter no number. Two runs
-are compared only when they belong to one prompt, repeat, seed and session, so that a pair shares machine and
-moment; the repeats of a prompt are averaged before anything else, and prompts are what is resampled. A gain
-is DFlash's ms per token over the method's, minus one, as a fraction.
+A *cell* is one setting, domain, method, budget and drafter: two heads of one kind may share a budget. Rows that
+failed or were traced enter no number. Two runs are compared only when they belong to one prompt, repeat, seed
+and session, so that a pair shares machine and moment; the repeats of a prompt are averaged before anything
+else, and prompts are what is resampled. A gain is DFlash's ms per token over the method's, minus one, as a
+fraction.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ from cast.width import gap_points, sweep_oracle
 
 LOW_REPEAT_SHARE = 0.1  # prompts whose AR output repeats less than this are also reported alone
 
-_CELL = ["setting", "domain", "method", "budget"]
+_KEY = ["method", "budget", "drafter"]
+_CELL = ["setting", "domain", *_KEY]
 _RUN = ["prompt_id", "repeat", "seed", "session"]
 
 # What must not vary, or rows of different protocols would silently be averaged.
 _ONE_PER_DOMAIN = ["experiment", "target", "dtype", "engine", "temperature", "max_new_tokens"]
-_ONE_PER_CELL = ["drafter", "sampler", "top_k", "block_size"]
+_ONE_PER_CELL = ["sampler", "top_k", "block_size"]
+_BASELINES = ["autoregressive", "dflash"]  # what the others are compared with: of one drafter
 
 
 def cell_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
-    """One row per setting, domain, method and budget of DECODE records, sorted by these.
+    """One row per setting, domain, method, budget and drafter of DECODE records, sorted by these.
 
     Each of these columns comes again as ``<name>_low_repeat``, over the prompts whose AR output has a repeat
     share below 0.1:
@@ -54,10 +57,10 @@ def cell_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int 
     rows = []
     for (setting, domain), everything in decode.groupby(["setting", "domain"]):
         views = _views(timed, setting, domain)
-        for (method, budget), cell in everything.groupby(["method", "budget"]):
-            row = {"setting": setting, "domain": domain, "method": method, "budget": int(budget)}
+        for key, cell in everything.groupby(_KEY):
+            row = {"setting": setting, "domain": domain, **dict(zip(_KEY, key, strict=True))}
             for suffix, view in views.items():
-                numbers = _cell_numbers(view, method, budget, resamples, seed)
+                numbers = _cell_numbers(view, key, resamples, seed)
                 row |= {f"{name}{suffix}": value for name, value in numbers.items()}
             reasons = cell.loc[cell["status"] == "failed", "reason"]
             rows.append(row | {"failed_rows": len(reasons), "reason": next(iter(reasons), "")})
@@ -67,7 +70,7 @@ def cell_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int 
 def setting_summary(
     cells: pd.DataFrame, decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> pd.DataFrame:
-    """One row per setting, method and budget: the mean over domains of the cells' speedup and gain.
+    """One row per setting, method, budget and drafter: the mean over domains of the cells' speedup and gain.
 
     ``gain_low``, ``gain_high``: 95% interval of the mean gain, prompts resampled within each domain.
     ``domains`` counts the domains with a gain, ``domains_missing`` those of the setting without one: such a
@@ -82,17 +85,16 @@ def setting_summary(
     rows = []
     for setting, of_setting in cells.groupby("setting"):
         domains = [_views(timed, setting, domain) for domain in sorted(of_setting["domain"].unique())]
-        for (method, budget), group in of_setting.groupby(["method", "budget"]):
+        for key, group in of_setting.groupby(_KEY):
             row = {
                 "setting": setting,
-                "method": method,
-                "budget": int(budget),
+                **dict(zip(_KEY, key, strict=True)),
                 "domains": int(group["gain"].notna().sum()),
                 "domains_missing": len(domains) - int(group["gain"].notna().sum()),
                 "speedup": group["speedup"].mean(),
             }
             for suffix in ("", "_low_repeat"):
-                pairs = [view[suffix].against_dflash(method, budget) for view in domains]
+                pairs = [view[suffix].against_dflash(*key) for view in domains]
                 row[f"gain{suffix}"] = group[f"gain{suffix}"].mean()
                 row[f"gain_low{suffix}"], row[f"gain_high{suffix}"] = bootstrap_interval(
                     [pair for pair in pairs if pair.size], _first_gain, resamples=resamples, seed=seed
@@ -144,7 +146,7 @@ def width_gap(
 
 
 def repeat_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
-    """One row per setting, domain, method and budget: the gains of prompts (paper, table 3) and of repeats.
+    """One row per setting, domain, method, budget and drafter: the gains of prompts (paper, table 3) and of repeats.
 
     * ``prompts`` paired with the DFlash baseline, ``repeats`` that each of them has at least.
     * ``prompt_gain``: mean over prompts of each prompt's gain, its repeats averaged first; with its 95%
@@ -154,9 +156,9 @@ def repeat_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: in
       ``repeat_change_points`` between them in percentage points: the run-to-run spread of appendices D.2 and E.
     """
     rows = []
-    for where, runs, method, budget in _compared_cells(decode):
-        pair = runs.against_dflash(method, budget)
-        counts = runs.cell(method, budget).groupby("prompt_id")["repeat"].nunique()
+    for where, runs, key in _compared_cells(decode):
+        pair = runs.against_dflash(*key)
+        counts = runs.cell(*key).groupby("prompt_id")["repeat"].nunique()
         intervals = {
             "prompt_gain": (mean_of_ratios, "BCa"),
             "prompt_gain_percentile": (mean_of_ratios, "percentile"),
@@ -172,14 +174,14 @@ def repeat_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: in
             row[f"{name}_low"], row[f"{name}_high"] = bootstrap_interval(
                 [pair], lambda strata, of=statistic: of(strata)[0], resamples=resamples, seed=seed, method=kind
             )
-        gains = _gains_by("repeat", runs, method, budget)
+        gains = _gains_by("repeat", runs, key)
         row |= {"repeat_gain_low": min(gains), "repeat_gain_high": max(gains)}
         rows.append(row | {"repeat_change_points": 100.0 * (max(gains) - min(gains))})
     return pd.DataFrame(rows)
 
 
 def seed_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
-    """One row per setting, domain, method and budget of sampled decoding (paper, table 10).
+    """One row per setting, domain, method, budget and drafter of sampled decoding (paper, table 10).
 
     * ``prompts``: those that both methods have with every seed; ``seeds``.
     * ``gain``: mean over seeds of the cells' gains; ``seed_gain_low``, ``seed_gain_high``: its range over the
@@ -189,14 +191,14 @@ def seed_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int 
       a fraction.
     """
     rows = []
-    for where, runs, method, budget in _compared_cells(decode):
-        seeds = sorted(runs.cell(method, budget)["seed"].unique())
-        runs = runs.complete("seed", method, budget)
-        cell = runs.cell(method, budget)
+    for where, runs, key in _compared_cells(decode):
+        seeds = sorted(runs.cell(*key)["seed"].unique())
+        runs = runs.complete("seed", key)
+        cell = runs.cell(*key)
         if cell.empty:
             continue
-        pairs = [runs.of("seed", value).against_dflash(method, budget) for value in seeds]
-        gains = _gains_by("seed", runs, method, budget)
+        pairs = [runs.of("seed", value).against_dflash(*key) for value in seeds]
+        gains = _gains_by("seed", runs, key)
         together = np.concatenate(pairs)  # series: chain and method of each seed in turn
         by_seed = np.array([pair[1].mean() for pair in pairs])
         row = where | {
@@ -214,6 +216,10 @@ def seed_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int 
     return pd.DataFrame(rows)
 
 
+_Key = tuple[str, int, str]
+"""Method, budget and drafter of a cell."""
+
+
 class _Runs:
     """The timed rows of one setting and domain, and what they are compared with."""
 
@@ -225,16 +231,18 @@ class _Runs:
         self.autoregressive = self.cell("autoregressive", 0)
         self.cast_budgets = {int(n) for n in rows.loc[rows["method"] == "cast", "budget"].unique()}
 
-    def cell(self, method: str, budget: int) -> pd.DataFrame:
-        return self.rows[(self.rows["method"] == method) & (self.rows["budget"] == budget)]
+    def cell(self, method: str, budget: int, drafter: str | None = None) -> pd.DataFrame:
+        """The rows of a cell; of every drafter where none is named."""
+        rows = self.rows[(self.rows["method"] == method) & (self.rows["budget"] == budget)]
+        return rows if drafter is None else rows[rows["drafter"] == drafter]
 
     def of(self, column: str, value: int) -> _Runs:
         """The runs of one seed or repeat."""
         return _Runs(self.rows[self.rows[column] == value])
 
-    def complete(self, column: str, method: str, budget: int) -> _Runs:
+    def complete(self, column: str, key: _Key) -> _Runs:
         """The prompts that DFlash and the method have with every seed or repeat of the method."""
-        cells = self.dflash, self.cell(method, budget)
+        cells = self.dflash, self.cell(*key)
         wanted = set(cells[1][column])
         have = [cell.groupby("prompt_id")[column].agg(set) for cell in cells]
         whole = [set(values.index[values.map(lambda found: wanted <= found)]) for values in have]
@@ -250,11 +258,11 @@ class _Runs:
         runs = pd.concat(series, axis=1, join="inner")
         return runs.groupby(level="prompt_id").mean().to_numpy().T
 
-    def against_dflash(self, method: str, budget: int) -> Stratum:
+    def against_dflash(self, method: str, budget: int, drafter: str | None = None) -> Stratum:
         """DFlash and the method aligned; empty for the baseline itself, whose gain has no spread."""
         if self.is_baseline(method, budget):
             return np.empty((2, 0))
-        return self.aligned(self.dflash, self.cell(method, budget))
+        return self.aligned(self.dflash, self.cell(method, budget, drafter))
 
     def low_repeat(self) -> _Runs:
         share = self.autoregressive.groupby("prompt_id")["repeat_share"].mean()
@@ -267,13 +275,13 @@ def _views(timed: pd.DataFrame, setting: str, domain: str) -> dict[str, _Runs]:
     return {"": runs, "_low_repeat": runs.low_repeat()}
 
 
-def _cell_numbers(runs: _Runs, method: str, budget: int, resamples: int, seed: int) -> dict[str, float]:
-    cell = runs.cell(method, budget)
-    pair = runs.against_dflash(method, budget)
+def _cell_numbers(runs: _Runs, key: _Key, resamples: int, seed: int) -> dict[str, float]:
+    cell = runs.cell(*key)
+    pair = runs.against_dflash(*key)
     with_ar = runs.aligned(runs.autoregressive, cell)
     low, high = bootstrap_interval([pair], _first_gain, resamples=resamples, seed=seed)
     prompts = cell["prompt_id"].nunique()
-    baseline = runs.is_baseline(method, budget)
+    baseline = runs.is_baseline(*key[:2])
     paired = prompts if baseline else pair.shape[1]
     either = len(set(cell["prompt_id"]) | set(runs.dflash["prompt_id"]))
     by_prompt = cell.groupby("prompt_id")
@@ -303,20 +311,19 @@ def _round_numbers(cell: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def _compared_cells(decode: pd.DataFrame) -> Iterator[tuple[dict[str, object], _Runs, str, int]]:
+def _compared_cells(decode: pd.DataFrame) -> Iterator[tuple[dict[str, object], _Runs, _Key]]:
     """Every cell that has prompts in common with the DFlash baseline of its setting and domain."""
     timed = _timed(decode)
     for (setting, domain), everything in timed.groupby(["setting", "domain"]):
         runs = _Runs(everything)
-        for method, budget in everything.groupby(["method", "budget"]).groups:
-            if runs.against_dflash(method, budget).size:
-                where = {"setting": setting, "domain": domain, "method": method, "budget": int(budget)}
-                yield where, runs, method, budget
+        for key in everything.groupby(_KEY).groups:
+            if runs.against_dflash(*key).size:
+                yield {"setting": setting, "domain": domain, **dict(zip(_KEY, key, strict=True))}, runs, key
 
 
-def _gains_by(column: str, runs: _Runs, method: str, budget: int) -> list[float]:
+def _gains_by(column: str, runs: _Runs, key: _Key) -> list[float]:
     """The cell's gain within each repeat or seed that has one."""
-    pairs = [runs.of(column, value).against_dflash(method, budget) for value in sorted(runs.rows[column].unique())]
+    pairs = [runs.of(column, value).against_dflash(*key) for value in sorted(runs.rows[column].unique())]
     return [float(_first_gain([pair])) for pair in pairs if pair.size]
 
 
@@ -337,8 +344,13 @@ def _ratio(numerator: float, denominator: float) -> float:
 def _timed(decode: pd.DataFrame) -> pd.DataFrame:
     """The rows that enter statistics, after checking that they may be averaged."""
     timed = decode[(decode["status"] == "measured") & ~decode["traced"].astype(bool)]
-    for columns, group in ((_ONE_PER_DOMAIN, ["setting", "domain"]), (_ONE_PER_CELL, _CELL)):
-        kinds = timed.groupby(group)[columns].nunique()
+    baselines = timed[timed["method"].isin(_BASELINES)]
+    for rows, columns, group in (
+        (timed, _ONE_PER_DOMAIN, ["setting", "domain"]),
+        (timed, _ONE_PER_CELL, _CELL),
+        (baselines, ["drafter"], ["setting", "domain", "method", "budget"]),
+    ):
+        kinds = rows.groupby(group)[columns].nunique()
         for column in columns:
             mixed = kinds.index[kinds[column] > 1]
             if len(mixed):

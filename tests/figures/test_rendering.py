@@ -29,6 +29,7 @@ EVERYTHING = [*FIGURES, *TABLES, "scorecard"]
 OTHER_TABLES = ["table3", "table10", "table14", "table15"]
 OTHER_TABLES += ["table_serving", "table_padding", "table_continuous_batching", "table_sampling_under_load"]
 OTHER_TABLES += ["table6", "table11", "table_equivalence", "table_shared_device", "table_total_variation"]
+OTHER_TABLES += ["table1", "table4", "table13", "table16", "table17", "table_replay", "table_dart"]
 OTHER_FIGURES = ["fig1", "fig4", "fig_total_variation", "fig6", "fig7"]
 OTHERS = [*OTHER_FIGURES, "table_assumptions", "table_runs", *OTHER_TABLES]
 SUFFIXES = {name: ["pdf", "svg", "png", "csv"] for name in [*FIGURES, *OTHER_FIGURES]}

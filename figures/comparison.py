@@ -62,9 +62,10 @@ def build(study: Study, what: Comparison) -> tables.Table:
         rules_after={len(ours) - 1} if ours else set(),
         notes=[
             *what.notes,
+            *_absent(study, what),
             "In brackets: R, the mean over prompts of each prompt's mean R (pooled R, gains over DFlash and their 95% "
-            "paired bootstrap intervals over prompts are in the CSV). The average is over domains and shown where each "
-            "of the line's setting was measured. Numbers after a method are nonroot nodes; the paper counts the "
+            "paired bootstrap intervals over prompts are in the CSV). The average is over domains, shown where "
+            "all of them were measured. Numbers after a method are nonroot nodes; the paper counts the "
             "root of the baselines.",
             UNEQUAL,
         ],
@@ -97,6 +98,12 @@ def _cells(study: Study, what: Comparison) -> pd.DataFrame:
             ]
     columns = ["temperature", "experiment", "setting", "domain", "method", "budget", "drafter", *KEPT, "note"]
     return pd.DataFrame(found).reindex(columns=columns)
+
+
+def _absent(study: Study, what: Comparison) -> list[str]:
+    """The experiments of the table that left no record, in which its other methods would have been."""
+    names = dict.fromkeys(name for experiments in what.experiments.values() for name in experiments)
+    return [f"Not measured: no {name} record." for name in names if not len(_rows(study, name))]
 
 
 def _rows(study: Study, experiment: str) -> pd.DataFrame:

@@ -20,7 +20,8 @@ class Panel:
     """The records of one decode experiment, and a summary of its measured cells.
 
     rows: DECODE rows, failed ones included; empty where the experiment left no record.
-    cells: one row per setting, domain, method and budget, and per value of ``split`` where a protocol has several.
+    cells: one row per setting, domain, method, budget and drafter, and per value of ``split`` where a protocol has
+        several.
     """
 
     study: Study

@@ -1,8 +1,8 @@
 """Summarise the width sweep of a study once, so that figures and tables need not resample again.
 
-Writes <out> (one row per setting, domain, method and budget) and, beside it, averages.parquet (one row per
-setting, method and budget: gains averaged over domains) and gaps.parquet (one row per setting: the predicted
-width against the sweep oracle).
+Writes <out> (one row per setting, domain, method, budget and drafter) and, beside it, averages.parquet (one row
+per setting, method, budget and drafter: gains averaged over domains) and gaps.parquet (one row per setting: the
+predicted width against the sweep oracle).
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ def paired(prompts, seed=0, studies=1):
 @pytest.mark.parametrize("method", ["BCa", "percentile"])
 def test_a_cell_takes_less_than_a_second(method):
     pair = paired(200)[:, 0]
-    started = time.perf_counter()
+    started = time.process_time()
     interval = bootstrap_interval([pair], first(mean_of_ratios), method=method)
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
     assert interval == bootstrap_interval([pair], first(mean_of_ratios), method=method)
     assert interval[0] < 0.25 < interval[1]
 

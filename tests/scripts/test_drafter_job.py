@@ -45,8 +45,8 @@ def test_the_fast_composition_is_hydras(job):
 
 
 def test_a_method_whose_head_the_setting_lacks(job):
-    with pytest.raises(CastError, match=r"setting smollm2_fp32 has no eagle3 head; give it one in baselines.eagle3"):
-        measuring.check_values(job(setting="smollm2_fp32"))
+    with pytest.raises(CastError, match=r"setting tiny_qwen3 has no eagle3 head; give it one in baselines.eagle3"):
+        measuring.check_values(job(setting="tiny_qwen3"))
 
 
 def test_a_head_counts_only_for_the_methods_that_use_it(job):

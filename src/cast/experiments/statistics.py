@@ -28,7 +28,7 @@ _RUN = ["prompt_id", "repeat", "seed", "session"]
 # What must not vary, or rows of different protocols would silently be averaged.
 _ONE_PER_DOMAIN = ["experiment", "target", "dtype", "engine", "temperature", "max_new_tokens"]
 _ONE_PER_CELL = ["sampler", "top_k", "block_size"]
-_BASELINES = ["autoregressive", "dflash"]  # what the others are compared with: of one drafter
+_ONE_HEAD = ["autoregressive", "dflash", "cast"]  # the baselines, and what the sweep oracle chooses among
 
 
 def cell_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
@@ -344,11 +344,11 @@ def _ratio(numerator: float, denominator: float) -> float:
 def _timed(decode: pd.DataFrame) -> pd.DataFrame:
     """The rows that enter statistics, after checking that they may be averaged."""
     timed = decode[(decode["status"] == "measured") & ~decode["traced"].astype(bool)]
-    baselines = timed[timed["method"].isin(_BASELINES)]
+    of_one_head = timed[timed["method"].isin(_ONE_HEAD)]
     for rows, columns, group in (
         (timed, _ONE_PER_DOMAIN, ["setting", "domain"]),
         (timed, _ONE_PER_CELL, _CELL),
-        (baselines, ["drafter"], ["setting", "domain", "method", "budget"]),
+        (of_one_head, ["drafter"], ["setting", "domain", "method", "budget"]),
     ):
         kinds = rows.groupby(group)[columns].nunique()
         for column in columns:

@@ -37,7 +37,9 @@ METHOD_COLOURS = {
     "dart": "#009E73",
     "ngram": "#56B4E9",
 }
-METHOD_LABELS = {"autoregressive": "AR", "dflash": "DFlash", "cast": "CAST", "eagle3": "EAGLE-3"}
+METHOD_LABELS = {
+    "autoregressive": "AR", "dflash": "DFlash", "cast": "CAST", "eagle3": "EAGLE-3", "dart": "DART", "ngram": "n-gram",
+}  # fmt: skip
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 # Colour never carries a domain alone: each has its marker too.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pandas as pd
@@ -133,3 +134,35 @@ STATISTIC = (
     "Student interval of the mean log ratio (none below 3 repeats); median and range of the repeats are in the CSV."
 )
 PROSE = "The paper gives these numbers in its text alone (medians of four runs), for other settings and models."
+
+
+def table(
+    study: Study,
+    experiment: str,
+    batch: Callable[[Place, int], tuple[list[tables.Row], list[dict]]],
+    claims: tuple[str, ...],
+    *,
+    title: str,
+    header: list[str],
+    notes: list[str],
+) -> tables.Table:
+    """What ``batch`` gives for each place and batch size of a serving experiment, then the paper's numbers."""
+    rows, data, rules = [], [], set()
+    for place in served(study, experiment):
+        if place.reason:
+            rows.append(missing_row(place, len(header)))
+            data.append(missing_record(place))
+        for active in place.batches:
+            one, numbers = batch(place, active)
+            rows += one
+            data += numbers
+            rules.add(len(rows) - 1)
+    printed_rows, numbers = paper_part(claims, len(header))
+    return tables.Table(
+        title=title,
+        header=header,
+        rows=[*rows, *printed_rows],
+        data=pd.DataFrame([*data, *numbers]),
+        rules_after=rules,
+        notes=notes,
+    )

@@ -12,13 +12,10 @@ from .serving import (
     STATISTIC,
     Place,
     interval,
-    missing_record,
-    missing_row,
     named,
-    paper_part,
     percents,
-    served,
     shown,
+    table,
     variants,
 )  # fmt: skip
 
@@ -31,23 +28,13 @@ QUANTITIES = {"goodput_tokens_per_s": "goodput", "tokens_per_s": "whole run", "r
 
 
 def build(study: Study) -> tables.Table:
-    rows, data, rules = [], [], set()
-    for place in served(study, CONTINUOUS):
-        if place.reason:
-            rows.append(missing_row(place, len(HEADER)))
-            data.append(missing_record(place))
-        for active in place.batches:
-            one, numbers = _batch(place, active)
-            rows += one
-            data += numbers
-            rules.add(len(rows) - 1)
-    printed, numbers = paper_part(("continuous_batching",), len(HEADER))
-    return tables.Table(
+    return table(
+        study,
+        CONTINUOUS,
+        _batch,
+        ("continuous_batching",),
         title="Continuous batching: request-level best-first against uniform allocation of the same budget.",
         header=HEADER,
-        rows=[*rows, *printed],
-        data=pd.DataFrame([*data, *numbers]),
-        rules_after=rules,
         notes=[
             "Poisson arrivals above what uniform allocation completes; the rate is in the CSV. Goodput: committed "
             "tokens over wall time of the rounds in which every slot is taken; whole run: new tokens over all its "

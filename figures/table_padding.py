@@ -11,13 +11,10 @@ from .serving import (
     PROSE,
     STATISTIC,
     Place,
-    missing_record,
-    missing_row,
     named,
-    paper_part,
     percents,
-    served,
     shown,
+    table,
     variants,
 )  # fmt: skip
 
@@ -29,23 +26,13 @@ POLICY = "best_first"
 
 
 def build(study: Study) -> tables.Table:
-    rows, data, rules = [], [], set()
-    for place in served(study, GOODPUT):
-        if place.reason:
-            rows.append(missing_row(place, len(HEADER)))
-            data.append(missing_record(place))
-        for active in place.batches:
-            one, numbers = _batch(place, active)
-            rows += one
-            data += numbers
-            rules.add(len(rows) - 1)
-    printed, numbers = paper_part(("padding", "bucketing"), len(HEADER))
-    return tables.Table(
+    return table(
+        study,
+        GOODPUT,
+        _batch,
+        ("padding", "bucketing"),
         title="Padding rows of the dense verification pass and bucketing by node count, best-first allocation.",
         header=HEADER,
-        rows=[*rows, *printed],
-        data=pd.DataFrame([*data, *numbers]),
-        rules_after=rules,
         notes=[
             "Padded rows: share of all verified rows, mean over repeats. Verify: of a shorter run that times the "
             "passes, one for each variant, so without an interval; verify over ragged: such a pass against the ragged "

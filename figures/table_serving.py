@@ -16,13 +16,10 @@ from .serving import (
     STATISTIC,
     Place,
     interval,
-    missing_record,
-    missing_row,
     named,
-    paper_part,
     percents,
-    served,
     shown,
+    table,
     variants,
 )  # fmt: skip
 
@@ -34,23 +31,13 @@ TREE, EVEN = "best_first", "uniform"
 
 
 def build(study: Study) -> tables.Table:
-    rows, data, rules = [], [], set()
-    for place in served(study, GOODPUT):
-        if place.reason:
-            rows.append(missing_row(place, len(HEADER)))
-            data.append(missing_record(place))
-        for active in place.batches:
-            one, numbers = _batch(place, active)
-            rows += one
-            data += numbers
-            rules.add(len(rows) - 1)
-    printed, numbers = paper_part(CLAIMS, len(HEADER))
-    return tables.Table(
+    return table(
+        study,
+        GOODPUT,
+        _batch,
+        CLAIMS,
         title="Goodput at a constant number of active requests B, and paired ratios.",
         header=HEADER,
-        rows=[*rows, *printed],
-        data=pd.DataFrame([*data, *numbers]),
-        rules_after=rules,
         notes=[
             "Goodput: committed tokens of all requests over wall time, of the rounds in which every slot is taken; "
             "geometric mean over repeats with a 95% Student interval of the log. R: committed tokens per request and "

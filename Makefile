@@ -15,9 +15,18 @@ STAMP := .venv/.installed
 RESULTS := results/$(STUDY)$(if $(SCALE),-$(SCALE))
 REPORT := $(RESULTS)/report.html
 SNAKEMAKE := $(BIN)/snakemake --cores $(CORES)
-CONFIG := --config study=$(STUDY) $(if $(SCALE),scale=$(SCALE)) $(if $(OVERRIDES),'overrides=$(OVERRIDES)')
+# For the shell, inside single quotes.
+ASKED := $(subst ','\'',$(OVERRIDES))
+CONFIG := --config study=$(STUDY) $(if $(SCALE),scale=$(SCALE)) $(if $(OVERRIDES),'overrides=$(ASKED)')
 
-.PHONY: help setup plan reproduce report dry-run resume retry sync archive test docs lint format clean-study
+# Without bytecode every job and every test process compiles torch and transformers anew, seven seconds each time.
+unexport PYTHONDONTWRITEBYTECODE
+
+# The one name of conf/$(1) that a variable holds, or nothing; two names with a space between them are none.
+one-of = $(if $(filter 1,$(words $(2))),$(filter $(call names,$(1)),$(2)))
+names = $(basename $(notdir $(wildcard conf/$(1)/*.yaml)))
+
+.PHONY: help setup named plan reproduce report dry-run resume retry sync archive test docs lint format clean-study
 
 help:
 	@echo 'make setup        .venv with the exact versions of requirements.lock'
@@ -34,11 +43,16 @@ help:
 	@echo 'make lint         ruff'
 	@echo 'Variables: STUDY=$(STUDY) SCALE=$(SCALE) CORES=$(CORES) PYTHON=$(PYTHON) OVERRIDES=["key=value",...]'
 
+# Told before anything is installed, run or deleted.
+named:
+	@:$(if $(call one-of,study,$(STUDY)),,$(error no study '$(STUDY)'; known: $(call names,study)))
+	@:$(if $(SCALE),$(if $(call one-of,scale,$(SCALE)),,$(error no scale '$(SCALE)'; known: $(call names,scale))))
+
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml requirements.lock requirements-embedded.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "error: $(PYTHON) is older than Python 3.11; set PYTHON to a newer one" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "error: $(PYTHON) is no Python 3.11 or newer; set PYTHON to one" >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c requirements.lock -e '.[dev]'
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --no-deps --require-hashes \
@@ -46,13 +60,13 @@ $(STAMP): pyproject.toml requirements.lock requirements-embedded.txt
 	@touch $@
 
 # The report is written whatever became of the study, and only when something changed since the last one.
-reproduce: setup
+reproduce: named setup
 	@code=0; $(SNAKEMAKE) $(CONFIG) || code=$$?; \
 	$(MAKE) --no-print-directory report || code=$$?; \
 	$(BIN)/python -m workflow.lib.outcome $(RESULTS) || code=$$?; \
 	exit $$code
 
-report: setup
+report: named setup
 	@if [ -e $(REPORT) ] && [ -z "$$(find $(RESULTS) workflow/report figures/captions -newer $(REPORT) \
 	    \( -path '*/figures/*' -o -path '*/tables/*' -o -name 'scorecard.*' -o -name '*.rst' \) -print -quit)" ]; then \
 	  echo "report is up to date"; \
@@ -60,32 +74,30 @@ report: setup
 	  $(SNAKEMAKE) --report $(REPORT) $(CONFIG) 'gpus=[]'; \
 	fi
 
-plan: setup
-	@PYTHONPATH=scripts $(BIN)/python -m workflow.lib.plan $(STUDY) '$(OVERRIDES)' '$(SCALE)'
+plan: named setup
+	@PYTHONPATH=scripts $(BIN)/python -m workflow.lib.plan $(STUDY) '$(ASKED)' '$(SCALE)'
 
-dry-run: setup
+dry-run: named setup
 	@$(SNAKEMAKE) -n $(CONFIG)
-	@PYTHONPATH=scripts $(BIN)/python -m workflow.lib.estimate $(STUDY) '$(OVERRIDES)' '$(SCALE)'
+	@PYTHONPATH=scripts $(BIN)/python -m workflow.lib.estimate $(STUDY) '$(ASKED)' '$(SCALE)'
 
-resume: setup
+resume: named setup
 	@$(BIN)/python -m workflow.lib.resume $(RESULTS)
 	@$(SNAKEMAKE) --unlock $(CONFIG)
 	@$(MAKE) --no-print-directory reproduce
 
 # Records of which a part failed are done for Snakemake; the cause (memory, a busy device, the hub) may be gone.
-retry: setup
+retry: named setup
 	@$(BIN)/python -m workflow.lib.retry $(RESULTS)
 	@$(MAKE) --no-print-directory reproduce
 
-sync: setup
+sync: named setup
 	@runs=$$($(BIN)/python -m workflow.lib.sync $(RESULTS)) && $(BIN)/wandb sync --yes $$runs
 
-archive: setup
+archive: named setup
 	@$(BIN)/python scripts/archive.py study=$(STUDY) $(if $(SCALE),scale=$(SCALE))
 
-clean-study:
-	@test -n '$(STUDY)' && test -f 'conf/study/$(STUDY).yaml' || \
-	  { echo "error: no study '$(STUDY)'; conf/study has those there are" >&2; exit 2; }
+clean-study: named
 	rm -rf $(RESULTS)
 
 # One worker a core and up to four; a file's tests stay together, for they share what is slow to make, and

@@ -207,7 +207,9 @@ class _StaticPass:
         self.token_ids = torch.zeros(size, dtype=torch.int64, device=device)
         self.positions = torch.zeros_like(self.token_ids)
         self.rows = torch.arange(size, device=device)
-        self.slots = self.rows.clone()  # where each row's keys and values go
+        # Where each row's keys and values go. A capture runs the pass before one is loaded: at the end, behind
+        # whatever is committed.
+        self.slots = self.rows + (storage.keys.shape[2] - size)
         self.mask = torch.zeros(size, span, dtype=target.dtype, device=device)
 
         def run() -> TargetOutput:

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -111,12 +112,19 @@ def test_a_killed_process_leaves_its_checkpoint_free(output):
         assert second.done == {"a"}
 
 
-def test_a_heartbeat_of_another_host_counts_while_it_is_fresh(output, monkeypatch):
+@pytest.fixture
+def killed_elsewhere(output, monkeypatch):
+    """A checkpoint with one unit, as a process that was killed on another host leaves it."""
     monkeypatch.setattr(partial_module.socket, "gethostname", lambda: "elsewhere")
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     with Partial(output, "d") as first:
         first.append("a", [], 0.0)
+        left = first.path.read_bytes()
+    first.path.write_bytes(left)
     monkeypatch.setattr(partial_module.socket, "gethostname", lambda: "here")
+
+
+def test_a_heartbeat_of_another_host_counts_while_it_is_fresh(output, killed_elsewhere, monkeypatch):
     with pytest.raises(CastError, match="on elsewhere, Slurm job 77"):
         Partial(output, "d")
     later = time.time() + STALE_AFTER_S + 1
@@ -125,15 +133,40 @@ def test_a_heartbeat_of_another_host_counts_while_it_is_fresh(output, monkeypatc
         assert second.done == {"a"}
 
 
-def test_a_clock_set_back_does_not_lock_a_checkpoint_for_ever(output, monkeypatch):
-    monkeypatch.setattr(partial_module.socket, "gethostname", lambda: "elsewhere")
-    with Partial(output, "d"):
-        pass
-    monkeypatch.setattr(partial_module.socket, "gethostname", lambda: "here")
+def test_a_clock_set_back_does_not_lock_a_checkpoint_for_ever(output, killed_elsewhere, monkeypatch):
     earlier = time.time() - 3600
     monkeypatch.setattr(partial_module.time, "time", lambda: earlier)
     with Partial(output, "d") as second:
-        assert second.units == []
+        assert second.done == {"a"}
+
+
+def test_a_job_that_has_ended_keeps_no_other_host_waiting(output, monkeypatch):
+    monkeypatch.setattr(partial_module.socket, "gethostname", lambda: "elsewhere")
+    with Partial(output, "d") as first:
+        first.append("a", [], 0.0)
+    monkeypatch.setattr(partial_module.socket, "gethostname", lambda: "here")
+    assert claimant(first.path) == ""
+    with Partial(output, "d") as second:
+        assert second.done == {"a"}
+
+
+def test_the_heart_beats_through_a_long_unit_and_between_many(output, monkeypatch):
+    monkeypatch.setattr(partial_module, "BEAT_EVERY_S", 0.001)
+    threads = threading.active_count()
+
+    def heartbeat():
+        return json.loads(first.path.read_bytes()[:512])["claim"]["heartbeat"]
+
+    with Partial(output, "d") as first:
+        begun, deadline = heartbeat(), time.monotonic() + 5
+        while heartbeat() == begun:  # no unit ends meanwhile
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        for number in range(200):
+            first.append(str(number), ["x" * number], 0.0)
+    assert threading.active_count() == threads
+    with Partial(output, "d") as second:
+        assert [(unit.key, len(unit.content[0])) for unit in second.units] == [(str(n), n) for n in range(200)]
 
 
 def test_restart_forgets_and_discard_removes(output):

@@ -5,7 +5,8 @@ code) and the claim of the process that measures; each further line is one finis
 count) with its rows. Killing the process at any moment loses at most the unit in progress.
 
 * Another digest: the rows belong to another measurement and are discarded, with a note.
-* A living claimant: the second process is refused by name, so two never write one record.
+* A living claimant: the second process is refused by name, so two never write one record. A lock tells, and on a
+  network disk, which a lock may not cross, a heartbeat.
 * A torn last line, from a kill or a full disk, is cut off.
 """
 
@@ -20,6 +21,7 @@ import json
 import os
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -32,6 +34,8 @@ from cast.errors import CastError
 
 # A claim from another host counts as alive while its heartbeat is younger than this.
 STALE_AFTER_S = 600.0
+# Rare, and one small write: hardly anything runs beside a timed pass.
+BEAT_EVERY_S = STALE_AFTER_S / 5
 _HEADER_BYTES = 512  # fixed, so that the heartbeat is rewritten in place
 
 
@@ -47,7 +51,7 @@ class Unit:
 
 @dataclass
 class Claim:
-    """Who measures: host, process and, on a cluster, its job; ``heartbeat`` in seconds since the epoch."""
+    """Who measures: host, process and its job on a cluster; ``heartbeat`` in seconds since the epoch, 0 once ended."""
 
     host: str
     pid: int
@@ -80,6 +84,8 @@ class Partial:
         self.session = secrets.token_hex(4)
         self.units: list[Unit] = []
         self._digest = digest
+        self._ended = threading.Event()
+        self._heart = threading.Thread(target=self._beat, daemon=True)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Held open as long as the job lives: the lock goes with it.
@@ -93,6 +99,7 @@ class Partial:
             raise
 
     def __enter__(self) -> Partial:
+        self._heart.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -121,7 +128,6 @@ class Partial:
         unit = Unit(key, content, self.session, elapsed_s)
         line = json.dumps(asdict(unit), default=_encode) + "\n"
         try:
-            self._write_header()
             self._file.seek(0, io.SEEK_END)
             self._file.write(line.encode())
             self._file.flush()
@@ -140,7 +146,20 @@ class Partial:
         self.path.unlink(missing_ok=True)
         self._close()
 
+    def _beat(self) -> None:
+        """Keep the claim alive, however long a unit takes."""
+        while not self._ended.wait(BEAT_EVERY_S):
+            with contextlib.suppress(OSError):  # the next unit's write tells
+                self._write_header(time.time())
+
     def _close(self) -> None:
+        if self._file.closed:
+            return
+        self._ended.set()
+        if self._heart.is_alive():
+            self._heart.join()  # before its file is another's
+        with contextlib.suppress(OSError):
+            self._write_header(heartbeat=0.0)  # another host need not wait
         # A write that the disk refused has been reported with its path; closing would try it once more.
         with contextlib.suppress(OSError):
             self._file.close()
@@ -167,7 +186,7 @@ class Partial:
             if earlier_digest is not None and units:
                 note(f"discarding {self.path}: {len(units)} done under another configuration, code, input or machine")
         try:
-            self._write_header()
+            self._write_header(time.time())
         except OSError as error:
             raise _told(error, self.path) from error
 
@@ -189,12 +208,11 @@ class Partial:
             end += len(line)
         return digest, claim, units, end
 
-    def _write_header(self) -> None:
-        claim = Claim(socket.gethostname(), os.getpid(), os.environ.get("SLURM_JOB_ID", ""), time.time())
+    def _write_header(self, heartbeat: float) -> None:
+        claim = Claim(socket.gethostname(), os.getpid(), os.environ.get("SLURM_JOB_ID", ""), heartbeat)
         text = json.dumps({"digest": self._digest, "claim": asdict(claim)})
-        self._file.seek(0)
-        self._file.write(text.encode().ljust(_HEADER_BYTES - 1) + b"\n")
-        self._file.flush()
+        # Past the buffered file and its position, where a unit may be written just now.
+        os.pwrite(self._file.fileno(), text.encode().ljust(_HEADER_BYTES - 1) + b"\n", 0)
 
 
 def claimant(path: str | os.PathLike[str]) -> str:

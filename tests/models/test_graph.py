@@ -80,6 +80,30 @@ def test_sampling_from_a_resident_tree_is_sampling_from_the_hosts(pair, static_p
     assert ours.committed == eager.committed
 
 
+def test_passes_of_all_shapes_leave_their_output_in_one_place(static_pair):
+    """So captured shapes cost no memory of logits each."""
+    target, taps, logits = static_pair.target, (0, 1), []
+    target.prepare(1, SPAN + 200, [1, 10, 128], taps)
+    for prefix in (1, SPAN - 10, SPAN + 20):
+        cache = prefilled(target, torch.arange(prefix) % 90, SPAN + 200)
+        for nodes in (127, 9, 0):
+            tree = chain_tree(torch.arange(nodes) % 90) if nodes else None
+            output = verify(target, cache, torch.tensor([3]), tree, taps)
+            assert [len(rows) for rows in (output.logits, *output.taps)] == [nodes + 1] * 3
+            logits.append(output.logits)
+    assert len({rows.data_ptr() for rows in logits}) == 1
+
+
+def test_a_generation_inside_another_ones_callback_leaves_its_features_alone(pair, static_pair):
+    prompt, settings = torch.arange(5, 25), {"budget": 15, "stop_token_ids": []}
+
+    def start_another(_):
+        cast.generate(static_pair, torch.arange(60, 90), max_new_tokens=4, **settings)
+
+    ours = cast.generate(static_pair, prompt, max_new_tokens=40, on_tokens=start_another, **settings)
+    assert ours.committed == cast.generate(pair, prompt, max_new_tokens=40, **settings).committed
+
+
 def test_a_cache_that_is_let_go_serves_the_next_generation_and_two_at_once_get_two(pair):
     static = GraphTarget(pair.target, rehearsed)
     first = static.new_cache(100)

@@ -5,7 +5,7 @@ At the entry of a round the emitted stream is x + b, and both caches cover x.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -79,10 +79,7 @@ def decode(
 
     def emit(tokens: list[int]) -> bool:
         """Append what the limits leave of these tokens; True when the generation is over."""
-        fresh = tokens[: max_new_tokens - len(run.tokens)]
-        stop = next((i for i, token in enumerate(fresh) if token in stop_token_ids), None)
-        if stop is not None:
-            fresh, run.stopped = fresh[: stop + 1], True
+        fresh, run.stopped = within_limits(tokens, max_new_tokens - len(run.tokens), stop_token_ids)
         run.tokens.extend(fresh)
         if on_tokens is not None:
             on_tokens(list(fresh))
@@ -103,7 +100,7 @@ def decode(
     del output
     done = emit([next_root])
     proposer.observe([*prompt_ids, next_root])
-    root = torch.tensor([next_root], device=device)
+    root = on_device([next_root], device)
     run.prefill_ms = now_ms(device) - started
     if done:
         return run
@@ -125,11 +122,12 @@ def decode(
             round_ = selector.walk(tree, output.logits, lambda: prompt_ids + run.tokens)
             cache.commit(round_.rows)
             run.committed.append(round_.committed)
+            # Before the caller hears of the tokens: the output is the target's, and a pass of the caller's takes it.
+            features = _rows(output.taps, round_.rows) if output.taps else None
             if emit([*round_.accepted, round_.next_root]):
                 break
             proposer.observe([*round_.accepted, round_.next_root])
             root = on_device([round_.next_root], device)
-            features = _rows(output.taps, round_.rows) if output.taps else None
             tree = proposer.propose(features, root, trace)
         run.decode_ms = now_ms(device) - opened
     if trace:
@@ -145,3 +143,10 @@ def _rows(taps: list[Tensor], rows: list[int]) -> Tensor:
         return torch.cat([tap[: len(rows)] for tap in taps], dim=-1)
     index = on_device(rows, taps[0].device)
     return torch.cat([tap[index] for tap in taps], dim=-1)
+
+
+def within_limits(tokens: Sequence[int], room: int, stop_token_ids: Collection[int]) -> tuple[list[int], bool]:
+    """What is emitted of these tokens where so many more may be, and whether the last of it is a stop token."""
+    fresh = list(tokens[:room])
+    stop = next((place for place, token in enumerate(fresh) if token in stop_token_ids), None)
+    return (fresh, False) if stop is None else (fresh[: stop + 1], True)

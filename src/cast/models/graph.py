@@ -33,8 +33,8 @@ PADDING = max(larger - smaller for smaller, larger in itertools.pairwise(PACKS))
 SPAN = 512
 """Cache entries by which a pass's attention grows."""
 
-Capture = Callable[[Callable[[], TargetOutput]], Callable[[], TargetOutput]]
-"""From a pass over fixed buffers to what repeats it; the output's tensors are overwritten by the next repeat."""
+Capture = Callable[[Callable[[], None]], Callable[[], None]]
+"""From a pass between fixed buffers to what repeats it. It may run the pass on the way."""
 
 
 def with_engine(pair: Pair, engine: str) -> Pair:
@@ -59,13 +59,13 @@ def with_engine(pair: Pair, engine: str) -> Pair:
 
 
 class CudaGraphs:
-    """Captures passes as CUDA graphs that share one memory pool: only the last output is ever read."""
+    """Captures passes as CUDA graphs that share one memory pool: only one of them runs at a time."""
 
     def __init__(self, device: torch.device):
         self.device = device
         self.pool = torch.cuda.graph_pool_handle()
 
-    def __call__(self, run: Callable[[], TargetOutput]) -> Callable[[], TargetOutput]:
+    def __call__(self, run: Callable[[], None]) -> Callable[[], None]:
         side = torch.cuda.Stream(self.device)
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side):  # libraries set up their workspaces outside the capture
@@ -74,13 +74,8 @@ class CudaGraphs:
         torch.cuda.current_stream(self.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool):
-            output = run()
-
-        def repeat() -> TargetOutput:
-            graph.replay()
-            return output
-
-        return repeat
+            run()
+        return graph.replay
 
 
 @dataclass
@@ -107,6 +102,7 @@ class GraphTarget:
             raise CastError("engine=graph does not hold a mixture of experts, whose shapes change; use engine=eager")
         self.eager, self.capture = eager, capture
         self._idle: list[_Storage] = []
+        self._outputs: list[Tensor] = []  # of logits and of each tap, as many rows as the largest pass so far
 
     def __getattr__(self, name: str):
         return getattr(self.eager, name)
@@ -151,7 +147,7 @@ class GraphTarget:
             taps: layers whose hidden states it wants.
         """
         cache = self.new_cache(capacity)
-        for pack in packs:
+        for pack in sorted(packs, reverse=True):  # the largest first: the others use its output's memory
             if pack <= PACKS[-1]:
                 size = _padded(pack)
                 for span in range(_whole_spans(prompt + size), _whole_spans(capacity - pack + size) + 1, SPAN):
@@ -169,7 +165,7 @@ class GraphTarget:
         taps: Sequence[int] = (),
         last_logits_only: bool = False,
     ) -> TargetOutput:
-        """As `Target.forward`. The output is overwritten by the next pass."""
+        """As `Target.forward`. The output is overwritten by the next pass, of whichever generation and shape."""
         n = len(token_ids)
         if last_logits_only or n > PACKS[-1]:
             options = {"mask": mask, "causal": causal, "taps": taps, "last_logits_only": last_logits_only}
@@ -179,14 +175,23 @@ class GraphTarget:
             raise CastError(f"the sequence needs {end} cache entries but only {cache.capacity} were allocated")
         captured = self._pass(cache.storage, size, _whole_spans(cache.length + size), taps)
         captured.load(token_ids, positions, cache.length, mask, causal)
-        output = captured.repeat()
-        return TargetOutput(output.logits[:n], [tap[:n] for tap in output.taps])
+        captured.repeat()
+        return TargetOutput(captured.output.logits[:n], [tap[:n] for tap in captured.output.taps])
 
     def _pass(self, storage: _Storage, size: int, span: int, taps: Sequence[int]) -> _StaticPass:
         key = size, span, tuple(taps)
         if key not in storage.passes:
-            storage.passes[key] = _StaticPass(self.eager, storage, *key, self.capture)
+            storage.passes[key] = _StaticPass(self.eager, storage, *key, self._output(size, len(taps)), self.capture)
         return storage.passes[key]
+
+    def _output(self, size: int, taps: int) -> TargetOutput:
+        """Where a pass of that size writes: one memory for all passes, as a graph's own would stay taken with it."""
+        eager = self.eager
+        for place, width in enumerate([eager.vocab_size] + taps * [eager.hidden_size]):
+            if place == len(self._outputs) or len(self._outputs[place]) < size:
+                self._outputs[place : place + 1] = [torch.empty(size, width, dtype=eager.dtype, device=eager.device)]
+        logits, *tapped = (rows[:size] for rows in self._outputs[: 1 + taps])
+        return TargetOutput(logits, tapped)
 
 
 def _padded(pack: int) -> int:
@@ -201,9 +206,17 @@ class _StaticPass:
     """One pass of `size` packed tokens that attends over the first `span` entries of its storage."""
 
     def __init__(
-        self, target: Target, storage: _Storage, size: int, span: int, taps: tuple[int, ...], capture: Capture
+        self,
+        target: Target,
+        storage: _Storage,
+        size: int,
+        span: int,
+        taps: tuple[int, ...],
+        output: TargetOutput,
+        capture: Capture,
     ):
         device, group = target.device, target.heads // target.kv_heads
+        self.output = output
         self.token_ids = torch.zeros(size, dtype=torch.int64, device=device)
         self.positions = torch.zeros_like(self.token_ids)
         self.rows = torch.arange(size, device=device)
@@ -212,7 +225,7 @@ class _StaticPass:
         self.slots = self.rows + (storage.keys.shape[2] - size)
         self.mask = torch.zeros(size, span, dtype=target.dtype, device=device)
 
-        def run() -> TargetOutput:
+        def run() -> None:
             mask = self.mask.repeat(group, 1)
 
             def over_span(index: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -221,7 +234,8 @@ class _StaticPass:
                 values.index_copy_(1, self.slots, value.transpose(0, 1))
                 return attend(query, keys[:, :span], values[:, :span], mask)
 
-            return target.run_layers(self.token_ids, storage.rotary.at(self.positions), over_span, taps=taps)
+            phases = storage.rotary.at(self.positions)
+            target.run_layers(self.token_ids, phases, over_span, taps=taps, out=output)
 
         self.repeat = capture(run)
 

@@ -135,9 +135,13 @@ class Target:
         """Token embeddings [n, H] for int64 ids [n]."""
         return F.embedding(token_ids, self.embedding)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """The language-model head: [n, H] (already normed) to [n, V] in the model's dtype."""
-        return linear(hidden, self.lm_head)
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """The language-model head: [n, H] (already normed) to [n, V] in the model's dtype, written to `out` if any."""
+        if out is None:
+            return linear(hidden, self.lm_head)
+        if self.lm_head.is_mkldnn:
+            return out.copy_(linear(hidden, self.lm_head))
+        return torch.mm(hidden, self.lm_head.T, out=out)
 
     @torch.inference_mode()
     def forward(
@@ -181,6 +185,7 @@ class Target:
         *,
         taps: Sequence[int] = (),
         last_logits_only: bool = False,
+        out: TargetOutput | None = None,
     ) -> TargetOutput:
         """The pass itself, with the caller's attention: what the tokens see is decided there and nowhere else.
 
@@ -189,17 +194,19 @@ class Target:
             cos_sin: rotary phases of each token, see `RotaryTable.at`.
             attention: called once for each layer, in order.
             taps, last_logits_only: as for `forward`.
+            out: memory for what it returns; None allocates it.
         """
         hidden = self.embed(token_ids)
         tapped = []
         for index, layer in enumerate(self.decoder_layers):
             hidden = hidden + self._attention(layer, index, hidden, cos_sin, attention)
-            hidden = hidden + self._mlp(layer, hidden)
+            kept = out.taps[len(tapped)] if out and index in taps else None
+            hidden = torch.add(hidden, self._mlp(layer, hidden), out=kept)
             if index in taps:
                 tapped.append(hidden)
         if last_logits_only:
             hidden = hidden[-1:]
-        return TargetOutput(self.logits(self._norm(hidden, self.final_norm)), tapped)
+        return TargetOutput(self.logits(self._norm(hidden, self.final_norm), out and out.logits), tapped)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, weight.shape, weight, self.eps)

@@ -201,9 +201,9 @@ class Job:
     site: Site = MISSING
     tracking: Tracking = MISSING
     data: Data = field(default_factory=Data)
-    engine: Engine = Engine.eager
+    engine: Engine = Engine.eager  # the paper's kind of loop; graph: captured CUDA graphs, another latency curve
     seed: int = 0
-    out: str | None = None
+    out: str | None = None  # the record file; null: outputs/<job>/<overrides>/records.parquet
 
 
 @dataclass

@@ -48,6 +48,17 @@ def test_composing_like_jobs_is_fast():
     assert (time.process_time() - start) / 30 < 0.04
 
 
+def test_an_experiment_may_choose_what_every_job_has(tmp_path):
+    conf = shutil.copytree(CONF, tmp_path / "conf")
+    with open(conf / "experiment/width_sweep.yaml", "a") as file:
+        file.write("seed: 7\nengine: graph\n")
+    for overrides, seed in (([], 7), (["seed=3"], 3)):
+        arguments = composition.job_arguments("width_sweep", "tiny_qwen3", "tiny", overrides)
+        fast = composition.compose_job("width_sweep", "tiny_qwen3", "tiny", overrides, conf)
+        for config in (fast, composition.compose_with_hydra("config", arguments, conf)):
+            assert (config.seed, config.engine.value) == (seed, "graph")
+
+
 def test_a_job_is_composed_once_and_nobody_changes_it():
     job, again = expand("smoke").jobs[0], expand("smoke").jobs[0]
     assert job.compose() is again.compose()

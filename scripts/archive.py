@@ -30,9 +30,10 @@ def archive(config: DictConfig) -> None:
     files = [*_files(results, without=_LEFT_OUT), *(file for part in _TREE for file in _files(Path(part)))]
     if not any(file.suffix == ".parquet" for file in files):
         raise CastError(f"{results} holds no records; run the study first (make reproduce STUDY={name})")
-    unfinished = [file for file in files if file.suffix == ".partial"]
+    unfinished = [file for file in files if file.suffix == ".partial" and file.with_suffix("") not in files]
     if unfinished:
         raise CastError(f"{unfinished[0]} is unfinished; run the study to its end first (make resume STUDY={name})")
+    files = [file for file in files if file.suffix != ".partial"]  # beside a failed record, for a retry
     output = Path(config.out or f"outputs/archive/{name}.zip")
     with atomic_write(output) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as bundle:
         sums = []

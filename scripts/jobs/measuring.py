@@ -321,8 +321,8 @@ def record(
             in the record as failed when the job cannot be measured here.
         rows: the record's rows once everything is measured, where they are not those of the checkpoint.
         told: further entries of the provenance, from the record.
-        resumable: as of `measurement`. A job that is not, or whose rows need all its units, keeps no part of a
-            measurement that failed.
+        resumable: as of `measurement`. Such a job that fails keeps its finished units, so that a retry continues; the
+            record shows them beside the failed rows unless its rows need all of them.
     """
     with measurement(config, output, resumable=resumable) as job:
         reason = guarded(lambda: work(job))
@@ -334,7 +334,8 @@ def record(
             found = (rows or Measurement.rows)(job)
         frame = framed(found, schema)
         write(output, frame, schema, job.provenance(len(frame), **(told(frame) if told else {})))
-        job.partial.discard()
+        if not (reason and resumable):
+            job.partial.discard()
     return frame
 
 

@@ -1,6 +1,7 @@
 """The measuring scripts on the tiny pair: records, provenance, checkpoints and failures that are expected."""
 
 import hashlib
+import importlib
 import json
 import struct
 import time
@@ -13,11 +14,12 @@ import pytest
 from decode import decode
 from predict import predict
 from probe import probe
+from score_log import score_log
 from scores import scores
 
 from cast.errors import CastError, HubUnavailable
 from cast.experiments.partial import Partial
-from cast.experiments.records import DECODE, LATENCY, SCORES, read_records, write_records
+from cast.experiments.records import DECODE, LATENCY, SCORE_LOG, SCORES, read_records, write_records
 from jobs import composition, inputs, measuring, pairs, tracking
 from workflow.lib import sync
 
@@ -142,6 +144,38 @@ def test_memory_that_does_not_suffice_keeps_what_was_measured(tiny_job, monkeypa
     frame = read_records(config.out, DECODE)
     assert set(frame[frame.status == "measured"].prompt_id) == {"tiny/0"}
     assert frame[frame.status == "failed"].reason.str.startswith("out of memory").all()
+
+
+@pytest.mark.parametrize(
+    ("experiment", "job", "schema", "overrides"),
+    [
+        ("width_sweep", decode, DECODE, ["prompt_limit=2", "max_new_tokens=8", "budgets=[7]"]),
+        ("drafter_scores", scores, SCORES, ["prompt_limit=2", "max_new_tokens=8"]),
+        ("score_log", score_log, SCORE_LOG, ["prompt_limit=2", "max_new_tokens=8", "top=40"]),
+    ],
+)
+def test_a_retry_goes_on_where_memory_did_not_suffice(tiny_job, monkeypatch, experiment, job, schema, overrides):
+    protocol = importlib.import_module(f"cast.experiments.{experiment}")
+    whole, done_before = protocol.run, []
+
+    def runs_out(*arguments, done, **options):
+        done_before.append(set(done))
+        yield next(whole(*arguments, done=done, **options))
+        raise MemoryError
+
+    config = tiny_job(experiment, *overrides)
+    with monkeypatch.context() as patched:
+        patched.setattr(protocol, "run", runs_out)
+        job(config)
+        assert "failed" in set(read_records(config.out, schema).status)
+        Path(config.out).unlink()  # as make retry does
+        job(config)
+        assert done_before == [set(), {"tiny/0"}]
+    Path(config.out).unlink()
+    job(config)
+    assert set(read_records(config.out, schema).status) == {"measured"}
+    assert len(provenance(config.out)["sessions"]) == 3
+    assert not Path(f"{config.out}.partial").exists()
 
 
 def test_memory_that_does_not_suffice_at_one_width_costs_the_others_nothing(tiny_job, monkeypatch):
@@ -297,6 +331,7 @@ def test_an_archive_holds_records_and_what_made_them_and_nothing_unfinished(tmp_
         ]
         assert hashlib.sha256(b"conf/study/smoke.yaml").hexdigest() in content.read("smoke/SHA256SUMS").decode()
     before = bundle.read_bytes()
+    Path("results/smoke/width_sweep/a/b.parquet.partial").touch()  # a failed job's, for a retry
     archive(config)
     assert bundle.read_bytes() == before
     Path("results/smoke/width_sweep/a/c.parquet.partial").touch()

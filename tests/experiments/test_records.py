@@ -1,3 +1,4 @@
+import errno
 import math
 
 import numpy as np
@@ -225,3 +226,14 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(CastError, match="not a readable Parquet file") as caught:
         read_records(tmp_path / "x.parquet", LATENCY)
     assert "\n" not in str(caught.value)
+    assert "give another latency record, or run the job" in str(caught.value)
+
+
+def test_a_record_that_may_not_be_read_is_not_called_damaged(tmp_path, monkeypatch):
+    def refuses(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    (tmp_path / "x.parquet").touch()
+    monkeypatch.setattr(pd, "read_parquet", refuses)
+    with pytest.raises(CastError, match=r"x\.parquet: cannot be read \(Permission denied\); change its permissions"):
+        read_records(tmp_path / "x.parquet", LATENCY)

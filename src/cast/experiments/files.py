@@ -74,9 +74,11 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
-        raise CastError(f"{path}: line {error.lineno} is not JSON ({error.msg}); delete the file") from error
+        raise CastError(
+            f"{path}: line {error.lineno} is not JSON ({error.msg}); mend it, or run the job that writes it again"
+        ) from error
     except UnicodeDecodeError as error:
-        raise CastError(f"{path}: not a text file; delete it") from error
+        raise CastError(f"{path}: not a text file; give another, or run the job that writes it again") from error
     except OSError as error:
         raise CastError(f"{path}: cannot be read ({error.strerror}); run the job that writes it") from error
 

@@ -37,14 +37,21 @@ def read_records(
     files = [Path(paths)] if isinstance(paths, str | os.PathLike) else [Path(path) for path in paths]
     if not files:
         raise CastError(f"no {schema.name} records to read; give at least one file")
-    return pd.concat([checked(_read_parquet(file), schema, source=str(file)) for file in files], ignore_index=True)
+    return pd.concat(
+        [checked(_read_parquet(file, schema.name), schema, source=str(file)) for file in files], ignore_index=True
+    )
 
 
-def _read_parquet(path: Path) -> pd.DataFrame:
+def _read_parquet(path: Path, kind: str) -> pd.DataFrame:
     if not path.is_file():
-        raise CastError(f"{path}: no such record file; run the job that writes it")
+        raise CastError(f"{path}: no such record file; run the job that writes it, or correct the path")
     try:
         return pd.read_parquet(path)
+    except PermissionError as error:
+        raise CastError(f"{path}: cannot be read ({error.strerror}); change its permissions") from error
     except (OSError, ValueError) as error:  # pyarrow's errors derive from these
-        first_line = str(error).splitlines()[0]
-        raise CastError(f"{path}: not a readable Parquet file ({first_line}); delete it and rerun its job") from error
+        cause = (str(error) or type(error).__name__).splitlines()[0]
+        raise CastError(
+            f"{path}: not a readable Parquet file ({cause}); give another {kind} record, or run the job that writes "
+            "this one again (in a study: make retry)"
+        ) from error

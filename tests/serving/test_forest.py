@@ -102,6 +102,9 @@ def test_nonsense_is_refused(random_scores):
         ((scores, tokens, -1), "0 or more"),
         ((scores, tokens[:1], 3), r"\[B, L, K\]"),
         ((scores * np.nan, tokens, 3), "NaN"),
+        ((scores[..., ::-1], tokens, 3), "descending"),
+        ((scores, tokens, np.array([3])), "one for each of 2 requests"),
+        ((scores, tokens, np.array([3, -1])), "0 or more"),
     ):
         with pytest.raises(CastError, match=what):
             best_first_forest(*arguments)

@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from cast.errors import NAN_LOGITS, CastError
-from cast.trees import CandidateTree
+from cast.errors import CastError
+from cast.trees import BestFirstOrder, CandidateTree, best_first_order
 from cast.trees.candidate import ROOT
 
 
@@ -105,83 +105,23 @@ def best_first_forest(log_probs: np.ndarray, tokens: np.ndarray, budgets: int | 
         budgets: M, or int [B].
 
     Raises:
-        CastError: shapes differ, NaN, or a negative budget.
+        CastError: shapes differ, NaN, scores not descending, or a negative budget.
     """
     if log_probs.ndim != 3 or log_probs.shape != tokens.shape:
         raise CastError(f"log_probs and tokens must both be [B, L, K], not {log_probs.shape} and {tokens.shape}")
-    if np.isnan(log_probs).any():
-        raise CastError(NAN_LOGITS)
-    requests, length, top_k = log_probs.shape
-    shared = np.ndim(budgets) == 0
-    budgets = np.asarray(budgets, np.int64)
-    if budgets.min(initial=0) < 0:
-        raise CastError(f"a budget must be 0 or more, not {budgets.min()}")
-    scores = np.minimum(log_probs, 0)  # a child may never outweigh its parent
-
-    ranks = np.arange(top_k)
-    levels: list[tuple[np.ndarray, ...]] = []  # (request, index of parent, rank, log mass)
-    kept = 0
-    # The budget-th best mass so far, of each request or of all; a deeper node at or below it is out of the running.
-    # NaN while there are fewer: then every comparison lets the node through.
-    thresholds = np.full(requests, np.nan, np.float32)
-    thresholds[budgets == 0] = np.inf
-    request, index, mass = np.arange(requests), np.full(requests, ROOT), np.zeros(requests, np.float32)
-    for position in range(length):
-        request, parent, rank = request.repeat(top_k), index.repeat(top_k), np.tile(ranks, len(request))
-        mass = mass.repeat(top_k) + scores[request, position, rank]
-        better = ~(mass <= thresholds[request])
-        request, parent, rank, mass = request[better], parent[better], rank[better], mass[better]
-        if not len(mass):
-            break
-        levels.append((request, parent, rank, mass))
-        index = np.arange(kept, kept + len(mass))
-        kept += len(mass)
-        thresholds = np.fmax(thresholds, _thresholds(levels, budgets, requests))
-        promising = ~(mass <= thresholds[request])
-        request, index, mass = request[promising], index[promising], mass[promising]
-    return _selected(levels, tokens, budgets, shared)
+    return by_request(best_first_order(log_probs, tokens, budgets), len(tokens))
 
 
-def _thresholds(levels: list[tuple[np.ndarray, ...]], budgets: np.ndarray, requests: int) -> np.ndarray:
-    """The budget-th largest mass of each request (shared: of all of them), NaN while there are fewer."""
-    request = np.concatenate([level[0] for level in levels])
-    mass = np.concatenate([level[3] for level in levels])
-    thresholds = np.full(requests, np.nan, np.float32)
-    if budgets.ndim == 0:
-        if 0 < budgets <= len(mass):
-            thresholds[:] = np.partition(mass, len(mass) - budgets)[len(mass) - budgets]
-        return thresholds
-    order = np.lexsort((-mass, request))
-    starts = np.searchsorted(request[order], np.arange(requests + 1))
-    full = (budgets > 0) & (np.diff(starts) >= budgets)
-    thresholds[full] = mass[order[starts[:-1][full] + budgets[full] - 1]]
-    return thresholds
-
-
-def _selected(levels: list[tuple[np.ndarray, ...]], tokens: np.ndarray, budgets: np.ndarray, shared: bool) -> Forest:
-    """The best nodes of all levels, request by request, parents renumbered within each request."""
-    requests = len(tokens)
-    if not levels:
-        empty = np.empty(0, np.int64)
-        return Forest(np.zeros(requests, np.int64), empty, empty, empty, np.empty(0, np.float32))
-    request, parent, rank, mass = (np.concatenate(columns) for columns in zip(*levels, strict=True))
-    depth = np.repeat(np.arange(1, len(levels) + 1), [len(level[0]) for level in levels])
-    # Levels hold their nodes by request and rank tuple, so a stable sort leaves equal masses in the promised order.
-    if shared:
-        best = np.argsort(-mass, kind="stable")[:budgets]
-        best = best[np.argsort(request[best], kind="stable")]
-    else:
-        best = np.lexsort((-mass, request))
-        place = np.arange(len(best)) - np.searchsorted(request[best], request[best])
-        best = best[place < budgets[request[best]]]
-    sizes = np.bincount(request[best], minlength=requests)
-    starts = np.concatenate(([0], np.cumsum(sizes)))
-    within = np.full(len(mass) + 1, ROOT)  # the last entry serves index -1, the root
-    within[best] = np.arange(len(best)) - starts[request[best]]
+def by_request(order: BestFirstOrder, requests: int) -> Forest:
+    """The forest of a shared order: each request's own sequences, still best first."""
+    sizes = np.bincount(order.request, minlength=requests)
+    grouped = np.argsort(order.request, kind="stable")
+    place = np.full(len(order) + 1, ROOT)  # of a node among its request's; the last entry serves parent -1, the root
+    place[grouped] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return Forest(
         sizes=sizes,
-        tokens=tokens[request[best], depth[best] - 1, rank[best]],
-        parent=within[parent[best]],
-        depth=depth[best],
-        log_mass=mass[best],
+        tokens=order.tokens[grouped],
+        parent=place[order.parent[grouped]],
+        depth=order.depth[grouped],
+        log_mass=order.log_mass[grouped],
     )

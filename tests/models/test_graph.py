@@ -1,7 +1,11 @@
 """engine=graph: the static passes equal the eager ones, on a CPU with the capture replaced by a call."""
 
+import contextlib
 import dataclasses
+import itertools
 import weakref
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +13,7 @@ import torch
 import cast
 from cast import CastError
 from cast.models import GraphTarget, random_pair, with_engine
-from cast.models.graph import PACKS, SPAN
+from cast.models.graph import PACKS, SPAN, CudaGraphs
 from cast.trees import best_first_tree, chain_tree
 from cast.verify import verify
 
@@ -29,7 +33,7 @@ def pair(golden_pair):
 
 @pytest.fixture
 def static_pair(pair):
-    return dataclasses.replace(pair, target=GraphTarget(pair.target, rehearsed))
+    return dataclasses.replace(pair, target=GraphTarget(pair.target, lambda: rehearsed))
 
 
 def prefilled(target, prefix, capacity):
@@ -50,7 +54,7 @@ def trees(vocabulary):
 
 @pytest.mark.parametrize("prefix_length", [1, SPAN - 20])  # the second crosses a span inside the larger packs
 def test_a_static_pass_is_the_eager_pass(pair, static_pair, prefix_length):
-    target, static = pair.target.to(torch.float64), GraphTarget(pair.target.to(torch.float64), rehearsed)
+    target, static = pair.target.to(torch.float64), GraphTarget(pair.target.to(torch.float64), lambda: rehearsed)
     prefix = torch.randint(target.vocab_size, (prefix_length,), generator=torch.Generator().manual_seed(0))
     root = torch.tensor([3])
     for tree in trees(target.vocab_size):
@@ -105,7 +109,7 @@ def test_a_generation_inside_another_ones_callback_leaves_its_features_alone(pai
 
 
 def test_a_cache_that_is_let_go_serves_the_next_generation_and_two_at_once_get_two(pair):
-    static = GraphTarget(pair.target, rehearsed)
+    static = GraphTarget(pair.target, lambda: rehearsed)
     first = static.new_cache(100)
     memory = first.keys.data_ptr()
     second = static.new_cache(100)
@@ -123,7 +127,7 @@ def counted():
         captured.append(run)
         return run
 
-    return dataclasses.replace(pair, target=GraphTarget(pair.target, counting)), lambda: len(captured)
+    return dataclasses.replace(pair, target=GraphTarget(pair.target, lambda: counting)), lambda: len(captured)
 
 
 @pytest.mark.parametrize(("prompt_length", "spans"), [(400, 2), (SPAN - 1, 1)])
@@ -157,8 +161,45 @@ def test_nothing_is_captured_once_the_output_runs(counted, method, options):
     assert seen[0] == seen[-1] > 0
 
 
+def test_the_passes_over_a_storage_have_a_stream_and_a_pool_of_their_own(pair, monkeypatch):
+    """They are warmed up and captured on that stream, and another storage has another."""
+    made, inside, seen = itertools.count(), [], []
+
+    class Stream:
+        def __init__(self, device):
+            self.device, self.number = device, next(made)
+
+        def wait_stream(self, other):
+            """Nothing runs here."""
+
+    @contextlib.contextmanager
+    def entered(stream, pool):
+        inside.append((stream and stream.number, pool))
+        yield
+        inside.pop()
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: entered(stream, None))
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool, stream=None: entered(stream, pool))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(made))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
+    monkeypatch.setattr(pair.target, "run_layers", lambda *_, **__: seen.append(inside[-1]))
+    target = GraphTarget(pair.target, partial(CudaGraphs, torch.device("cuda")))
+    places = []
+    for cache in [target.new_cache(100) for _ in range(2)]:
+        for size in (1, 16):
+            target._pass(cache.storage, size, SPAN, ())
+        streams, pools = zip(*seen, strict=True)
+        assert len(set(streams)) == 1
+        assert len(set(pools)) == 2  # none while it warms up, and its own
+        places.append({*streams, *pools} - {None})
+        seen.clear()
+    assert len(set.union(*places)) == 4
+
+
 def test_storage_that_became_too_small_is_let_go(pair):
-    static, held = GraphTarget(pair.target, rehearsed), []
+    static, held = GraphTarget(pair.target, lambda: rehearsed), []
     for capacity in (100, 2 * SPAN, 4 * SPAN):
         held.append(weakref.ref(static.new_cache(capacity).storage))
     assert [memory() is None for memory in held] == [True, True, False]
@@ -183,7 +224,9 @@ def test_the_cpu_has_no_graphs_and_says_so(pair):
 
 def test_experts_are_refused():
     with pytest.raises(CastError, match="mixture of experts"):
-        GraphTarget(random_pair("qwen3_moe", None, device=torch.device("cpu"), dtype=torch.float32).target, rehearsed)
+        GraphTarget(
+            random_pair("qwen3_moe", None, device=torch.device("cpu"), dtype=torch.float32).target, lambda: rehearsed
+        )
 
 
 def test_the_papers_widths_need_no_padding():
@@ -197,9 +240,9 @@ def test_the_papers_widths_need_no_padding():
 def test_captured_graphs_decode_what_the_eager_engine_decodes(golden, method, options):
     folder = golden / "dflash_tiny_qwen3"
     pair = cast.load_pair(folder / "target", folder / "drafter", device="cuda", dtype="float32")
-    settings = {"method": method, "max_new_tokens": 480, "stop_token_ids": [], **options}
-    eager = cast.generate(pair, torch.arange(5, 25), **settings)
-    for _ in range(2):  # the second time on graphs that are there
+    for max_new_tokens in (60, 480, 60):  # the second on larger storage, the third on graphs that are there
+        settings = {"method": method, "max_new_tokens": max_new_tokens, "stop_token_ids": [], **options}
+        eager = cast.generate(pair, torch.arange(5, 25), **settings)
         graph = cast.generate(pair, torch.arange(5, 25), engine="graph", **settings)
         assert graph.tokens.tolist() == eager.tokens.tolist()
         assert graph.committed == eager.committed

@@ -15,6 +15,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -54,26 +55,29 @@ def with_engine(pair: Pair, engine: str) -> Pair:
         )
     held = vars(target).get("_graph_target")
     if held is None or held.eager is not target:  # a converted copy of a target carries its original's attributes
-        held = target._graph_target = GraphTarget(target, CudaGraphs(target.device))
+        held = target._graph_target = GraphTarget(target, partial(CudaGraphs, target.device))
     return replace(pair, target=held)
 
 
 class CudaGraphs:
-    """Captures passes as CUDA graphs that share one memory pool: only one of them runs at a time."""
+    """Captures the passes over one storage as CUDA graphs, on one stream and in one memory pool.
+
+    They are their own because torch ties the end of a graph to both: it may take cuBLAS's workspace from every
+    graph of that stream, and a pool that lost all its graphs serves no new one while memory in it is in use.
+    """
 
     def __init__(self, device: torch.device):
-        self.device = device
-        self.pool = torch.cuda.graph_pool_handle()
+        self.stream, self.pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
 
     def __call__(self, run: Callable[[], None]) -> Callable[[], None]:
-        side = torch.cuda.Stream(self.device)
-        side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(side):  # libraries set up their workspaces outside the capture
+        now = torch.cuda.current_stream(self.stream.device)
+        self.stream.wait_stream(now)
+        with torch.cuda.stream(self.stream):  # libraries set up this stream's workspaces outside the capture
             for _ in range(2):
                 run()
-        torch.cuda.current_stream(self.device).wait_stream(side)
+        now.wait_stream(self.stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
             run()
         return graph.replay
 
@@ -85,6 +89,7 @@ class _Storage:
     keys: Tensor
     values: Tensor
     rotary: RotaryTable
+    capture: Capture
     passes: dict[tuple[int, int, tuple[int, ...]], _StaticPass] = field(default_factory=dict)
 
 
@@ -95,12 +100,17 @@ class StaticCache(KVCache):
 
 
 class GraphTarget:
-    """A target whose packs run as captured passes; everything else is the eager target's."""
+    """A target whose packs run as captured passes; everything else is the eager target's.
 
-    def __init__(self, eager: Target, capture: Capture):
+    Args:
+        eager: the target.
+        new_capture: called for each storage of a cache; makes what captures the passes over it.
+    """
+
+    def __init__(self, eager: Target, new_capture: Callable[[], Capture]):
         if any(layer.experts is not None for layer in eager.decoder_layers):
             raise CastError("engine=graph does not hold a mixture of experts, whose shapes change; use engine=eager")
-        self.eager, self.capture = eager, capture
+        self.eager, self.new_capture = eager, new_capture
         self._idle: list[_Storage] = []
         self._outputs: list[Tensor] = []  # of logits and of each tap, as many rows as the largest pass so far
 
@@ -131,7 +141,7 @@ class GraphTarget:
         shape = eager.layers, eager.kv_heads, capacity, eager.head_dim
         # Zeros: a pass reads entries that its mask hides, and NaN would get through a weight of zero.
         keys, values = (torch.zeros(shape, dtype=eager.dtype, device=eager.device) for _ in range(2))
-        return _Storage(keys, values, eager.rotary_table(capacity))
+        return _Storage(keys, values, eager.rotary_table(capacity), self.new_capture())
 
     def _take_back(self, storage: _Storage) -> None:
         self._idle.append(storage)
@@ -181,7 +191,7 @@ class GraphTarget:
     def _pass(self, storage: _Storage, size: int, span: int, taps: Sequence[int]) -> _StaticPass:
         key = size, span, tuple(taps)
         if key not in storage.passes:
-            storage.passes[key] = _StaticPass(self.eager, storage, *key, self._output(size, len(taps)), self.capture)
+            storage.passes[key] = _StaticPass(self.eager, storage, *key, self._output(size, len(taps)))
         return storage.passes[key]
 
     def _output(self, size: int, taps: int) -> TargetOutput:
@@ -206,14 +216,7 @@ class _StaticPass:
     """One pass of `size` packed tokens that attends over the first `span` entries of its storage."""
 
     def __init__(
-        self,
-        target: Target,
-        storage: _Storage,
-        size: int,
-        span: int,
-        taps: tuple[int, ...],
-        output: TargetOutput,
-        capture: Capture,
+        self, target: Target, storage: _Storage, size: int, span: int, taps: tuple[int, ...], output: TargetOutput
     ):
         device, group = target.device, target.heads // target.kv_heads
         self.output = output
@@ -237,7 +240,7 @@ class _StaticPass:
             phases = storage.rotary.at(self.positions)
             target.run_layers(self.token_ids, phases, over_span, taps=taps, out=output)
 
-        self.repeat = capture(run)
+        self.repeat = storage.capture(run)
 
     def load(self, token_ids: Tensor, positions: Tensor, prefix: int, mask: Tensor | None, causal: bool) -> None:
         """Fill the buffers; rows of padding see the first entry alone."""

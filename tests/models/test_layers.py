@@ -4,12 +4,23 @@ import copy
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from cast.models.layers import PackedLinear, RotaryTable, additive_mask, attend, dense, linear, pack, rotate
+from cast.models.layers import (
+    PackedLinear,
+    RotaryTable,
+    additive_mask,
+    attend,
+    dense,
+    for_group,
+    linear,
+    pack,
+    rotate,
+)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
@@ -132,6 +143,36 @@ def test_the_causal_kernel_behind_a_prefix_equals_the_mask():
     torch.testing.assert_close(attend(query, keys, values, causal=True), attend(query, keys, values, mask))
 
 
+@pytest.mark.parametrize("group", [1, 3])
+@pytest.mark.parametrize("entries", [8, 13])
+def test_a_mask_for_each_head_of_a_group_has_rows_that_cuda_takes_as_they_are(group, entries):
+    mask = torch.randn(5, entries, generator=torch.Generator().manual_seed(7))
+    grouped = for_group(mask, group)
+    assert torch.equal(grouped, mask.repeat(group, 1))
+    assert grouped.stride(0) % 8 == 0
+
+
+def test_cudnn_is_not_asked_to_plan_each_length_of_a_sequence(monkeypatch):
+    class OnCuda(torch.Tensor):
+        device = torch.device("cuda")
+
+    allowed, kernel = [], F.scaled_dot_product_attention
+
+    def noted(*args, **options):
+        allowed.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return kernel(*args, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", noted)
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    query, keys = torch.randn(3, 4, 8), torch.randn(2, 3, 8)
+    for causal in (False, True):
+        expected = attend(query, keys, keys, causal=causal)
+        assert torch.equal(attend(query.as_subclass(OnCuda), keys, keys, causal=causal), expected)
+        assert allowed == [before, False]
+        assert torch.backends.cuda.cudnn_sdp_enabled() == before
+        allowed.clear()
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -146,3 +187,16 @@ def test_the_causal_kernel_equals_the_mask_on_a_gpu(dtype, n, length):
     tolerance = {torch.float32: 1e-4, torch.bfloat16: 2e-2}[dtype]
     causal = attend(query, keys, values, causal=True)
     torch.testing.assert_close(causal, attend(query, keys, values, mask), atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_no_new_length_takes_long_on_a_gpu():
+    query, keys = (torch.randn(*shape, 128, device="cuda").bfloat16() for shape in ((16, 8), (2, 200)))
+    attend(query, keys, keys)
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for length in range(100, 150):
+        attend(query, keys[:, :length], keys[:, :length])
+    torch.cuda.synchronize()
+    assert time.perf_counter() - started < 1  # cuDNN's plans would take ten times as long

@@ -17,7 +17,7 @@ from cast.errors import CastError
 from cast.models.dflash import DFlashMLP
 from cast.models.head import DraftHead, check_sizes, count, positive, rope_theta
 from cast.models.kv_cache import KVCache
-from cast.models.layers import PackedLinear, attend, rotate
+from cast.models.layers import PackedLinear, attend, for_group, rotate
 from cast.models.target import Target
 
 TAPS = 3
@@ -124,7 +124,7 @@ class FeatureAttention(nn.Module):
         key = rotate(self._split(self.k_proj(x)), (cos, sin))
         keys, values = cache.write(0, key, self._split(self.v_proj(x)), offset=offset)
         query = rotate(self._split(self.q_proj(x[-queries:])), (cos[-queries:], sin[-queries:]))
-        mask = None if mask is None else mask.repeat(self.group, 1)
+        mask = None if mask is None else for_group(mask, self.group)
         return self.o_proj(attend(query, keys, values, mask))
 
     def _split(self, x: Tensor) -> Tensor:

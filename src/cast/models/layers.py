@@ -95,8 +95,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = No
     Args:
         query: [n, heads, D].
         keys, values: [kv_heads, S, D]; S counts the cached entries and the pack's own.
-        mask: additive [heads / kv_heads * n, S], the same n rows once for each head of a group; None where
-            every row sees every key.
+        mask: additive [heads / kv_heads * n, S], see `for_group`; None where every row sees every key.
         causal: the causal kernel: row i sees all but the last n - 1 - i keys.
 
     Returns:
@@ -107,7 +106,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = No
     group = heads // kv_heads
     if causal:
         square = keys.shape[1] == n
-        out = F.scaled_dot_product_attention(
+        out = sdpa(
             query.transpose(0, 1)[None],
             keys[None],
             values[None],
@@ -118,8 +117,34 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = No
         return out.transpose(0, 1).reshape(n, heads * head_dim)
     # The heads that share a key head become extra query rows, so the cache is read once and never repeated.
     query = query.view(n, kv_heads, group, head_dim).permute(1, 2, 0, 3).reshape(kv_heads, group * n, head_dim)
-    out = F.scaled_dot_product_attention(query[None], keys[None], values[None], attn_mask=mask)[0]
+    out = sdpa(query[None], keys[None], values[None], attn_mask=mask)[0]
     return out.view(kv_heads, group, n, head_dim).permute(2, 0, 1, 3).reshape(n, heads * head_dim)
+
+
+def sdpa(query: Tensor, keys: Tensor, values: Tensor, **options) -> Tensor:
+    """torch's `scaled_dot_product_attention` by any kernel but cuDNN's.
+
+    On Hopper and Blackwell torch prefers that one, which takes part of a second to plan for lengths that it has not
+    met; a sequence has a new length in every round.
+    """
+    if query.device.type != "cuda":
+        return F.scaled_dot_product_attention(query, keys, values, **options)
+    allowed = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        return F.scaled_dot_product_attention(query, keys, values, **options)
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(allowed)
+
+
+def for_group(mask: Tensor, group: int) -> Tensor:
+    """A mask [n, S] once for each of the `group` heads that share a key head, as `attend` takes it.
+
+    Rows are multiples of 8 entries apart: CUDA's kernel copies another mask to such rows, in every layer.
+    """
+    n, entries = mask.shape
+    rows = mask.new_empty(group, n, -(-entries // 8) * 8)[..., :entries]
+    return rows.copy_(mask).view(group * n, entries)
 
 
 def on_device(values: Sequence[int], device: torch.device) -> Tensor:

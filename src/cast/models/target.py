@@ -18,7 +18,7 @@ from torch import Tensor
 from cast.errors import CastError
 from cast.models.experts import Experts
 from cast.models.kv_cache import KVCache
-from cast.models.layers import RotaryTable, attend, dense, linear, pack, rotate
+from cast.models.layers import RotaryTable, attend, dense, for_group, linear, pack, rotate
 
 FAMILIES = ("llama", "qwen3", "qwen3_moe")
 HYBRIDS = ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text")
@@ -167,7 +167,7 @@ class Target:
             last_logits_only: logits of the last row only, for a prefill.
         """
         if mask is not None:
-            mask = mask.repeat(self.heads // self.kv_heads, 1)
+            mask = for_group(mask, self.heads // self.kv_heads)
 
         def behind_prefix(index: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             return attend(query, *cache.write(index, key, value), mask, causal)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cast.models.layers import additive_mask, attend
+from cast.models.layers import additive_mask, attend, for_group
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class LoopedAttention(RaggedAttention):
             mask = None
             if layout.visible is not None and own > 1:
                 visible = torch.from_numpy(layout.visible[rows, :own])
-                mask = additive_mask(visible, layout.prefix[request], dtype, device).repeat(group, 1)
+                mask = for_group(additive_mask(visible, layout.prefix[request], dtype, device), group)
             self._masks.append(mask)
 
     def __call__(self, query, keys, values):

@@ -12,10 +12,11 @@ import hashlib
 import json
 import pickle
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -28,6 +29,15 @@ from jobs import schema
 from jobs.messages import one_line
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
+
+NAME = re.compile(r"[a-z][a-z0-9_.-]*")
+"""Of everything that paths and records are named by."""
+
+# Groups whose files say their own name.
+_NAMED = ("experiment", "setting", "target", "drafter", "domain", "device", "site", "study", "scale")
+# What a study gives each of its jobs.
+_GIVEN = ("experiment", "setting", "domain", "out")
+_GLOBAL = re.compile(r"^#\s*@package:?\s+_global_\s*$", re.MULTILINE)
 
 # What cannot change a measurement: left out of digests and of Snakemake's params.
 NOT_MEASURED = ("out", "site", "tracking")
@@ -46,7 +56,7 @@ def compose_with_hydra(config_name: str, overrides: Sequence[str], conf: Path = 
     try:
         with initialize_config_dir(str(conf), version_base="1.3"):
             return compose(config_name, overrides=list(overrides))
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
         raise ConfigurationError(one_line(error)) from None
     finally:
         GlobalHydra.instance().hydra = application
@@ -128,6 +138,55 @@ def bookkeeping(overrides: Sequence[str]) -> list[str]:
     return [text for text, key in _root_keys(overrides) if key in NOT_MEASURED]
 
 
+def choices(experiment: str, setting: str, domain: str | None, conf: Path = CONF) -> dict[str, str | None]:
+    """Group -> the file that a job takes of it, as far as this is known without Hydra."""
+    try:
+        return _choices(experiment, setting, domain, conf)
+    except Exception:
+        return {"experiment": experiment, "setting": setting, "domain": domain}
+
+
+def check_names(chosen: Mapping[str, str | None], conf: Path = CONF) -> None:
+    """Refuse a file that calls itself by another name: a record would lie under the one and speak of the other.
+
+    Args:
+        chosen: group to the name of its file, as `choices` or Hydra gives them.
+
+    Raises:
+        ConfigurationError: naming the file.
+    """
+    for group, name in chosen.items():
+        folder = group.partition("@")[0].removeprefix("/")
+        path = conf / folder / f"{name}.yaml"
+        if folder not in _NAMED or not path.is_file():
+            continue
+        place = f"conf/{folder}/{name}.yaml"
+        if not NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"{place}: a name is of a-z, 0-9, '_', '.' and '-', a letter first; rename the file"
+            )
+        content = _load(path)
+        own = OmegaConf.select(content, "name" if folder not in ("experiment", "setting") else f"{folder}.name")
+        if own != name:
+            raise ConfigurationError(f"{place} calls itself {own}; its name must be that of the file, {name}")
+        if folder == "setting" and not _GLOBAL.search(path.read_text(encoding="utf-8")):
+            raise ConfigurationError(f"{place} lacks its first line; it must be '# @package _global_'")
+
+
+def check_study_overrides(overrides: Sequence[str]) -> None:
+    """Refuse overrides of what a study itself gives each job.
+
+    Raises:
+        ConfigurationError: naming the override.
+    """
+    for text, override in zip(overrides, _parse(tuple(overrides)), strict=True):
+        if override.key_or_group in _GIVEN:
+            raise ConfigurationError(
+                f"override {text}: a study gives each job its own {override.key_or_group}; write a study "
+                "(conf/study), or run the script by hand"
+            )
+
+
 def _root_keys(overrides: Sequence[str]) -> list[tuple[str, str]]:
     """Each override with the group or first key it changes."""
     parsed = _parse(tuple(overrides))
@@ -144,9 +203,22 @@ def _parse(overrides: tuple[str, ...]) -> list[Override]:
         raise ConfigurationError(one_line(error)) from None
 
 
-@functools.cache
-def _load(path: Path) -> DictConfig:
-    return OmegaConf.load(path)
+def read_yaml(path: Path) -> DictConfig:
+    """A configuration file as it stands.
+
+    Raises:
+        ConfigurationError: it cannot be read, or holds no keys and values.
+    """
+    try:
+        content = OmegaConf.load(path)
+    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: {one_line(error)}") from None
+    if not isinstance(content, DictConfig):
+        raise ConfigurationError(f"{path}: holds no keys and values")
+    return content
+
+
+_load = functools.cache(read_yaml)
 
 
 @functools.cache

@@ -15,6 +15,8 @@ _UNKNOWN_OPTION = re.compile(
 _UNKNOWN_KEY = re.compile(
     r"Could not (?:override|append|merge|delete)[^']*'(?P<key>[^'=]+)'|[Kk]ey '(?P<inner>[^']+)' not in"
 )
+# A file of settings or experiments that Hydra put inside its group.
+_NESTED = re.compile(r"(?:@|full_key: (?=(\w+)\.\1\b))(?P<group>setting|experiment)\.")
 # Lines about the library's inside; the advice to append "+key=value" would hide a typing mistake.
 _INSIDE = ("full_key:", "object_type=", "reference_type=", "To append to your config", "See https:")
 
@@ -29,6 +31,8 @@ def one_line(error: BaseException) -> str:
     if option := _UNKNOWN_OPTION.match(text):
         group, _, name = option["name"].rpartition("/")
         return f"unknown {group} '{name}'; known: {', '.join(option['known'].split())}"
+    if nested := _NESTED.search(text):
+        return f"a file of conf/{nested['group']} lacks its first line; it must be '# @package _global_'"
     if key := _UNKNOWN_KEY.search(text):
         return _unknown_key(key["key"] or key["inner"])
     parts = [_told(text)]

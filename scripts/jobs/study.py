@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +18,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from jobs import composition, schema, study_schema
-from jobs.composition import CONF, ConfigurationError
+from jobs.composition import CONF, NAME, ConfigurationError
 from jobs.machine import bf16_is_emulated
 from jobs.messages import one_line
-
-NAME = re.compile(r"[a-z][a-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
@@ -120,21 +118,41 @@ def _load(group: str, name: str, node: type, conf: Path) -> DictConfig:
     path = conf / group / f"{name}.yaml"
     if not NAME.fullmatch(name) or not path.is_file():
         raise ConfigurationError(f"unknown {group} '{name}'; known: {', '.join(composition.options(group, conf))}")
+    place = f"conf/{group}/{path.name}"
     try:
-        return OmegaConf.merge(OmegaConf.structured(node), OmegaConf.load(path))
+        content = OmegaConf.merge(OmegaConf.structured(node), composition.read_yaml(path))
     except OmegaConfBaseException as error:
-        raise ConfigurationError(f"conf/{group}/{path.name}: {one_line(error)}") from None
+        raise ConfigurationError(f"{place}: {one_line(error)}") from None
+    if missing := OmegaConf.missing_keys(content):
+        raise ConfigurationError(f"{place}: no value for {min(missing)}")
+    if content.name != name:
+        raise ConfigurationError(f"{place} calls itself {content.name}; its name must be that of the file, {name}")
+    return content
 
 
 def expand(name: str, overrides: Sequence[str] = (), conf: Path = CONF, scale: str | None = None) -> StudyMatrix:
     """The jobs of a study on this machine; ``overrides`` go to every job that knows their key.
 
     ``scale``: a name of ``conf/scale``; the shrunken study has a name and results of its own.
+
+    Raises:
+        ConfigurationError: a file of the study is wrong, or an override is of what a study gives its jobs.
     """
     study = load_study(name, conf)
+    composition.check_study_overrides(overrides)
     jobs = list(_jobs(study, tuple(overrides), conf))
+    if not jobs:
+        raise ConfigurationError(f"study {name} has no jobs; give it experiments, and each some settings and domains")
+    for job in {job.setting: job for job in jobs}.values():
+        composition.check_names(composition.choices(job.experiment, job.setting, job.composed_domain, conf), conf)
+    for job in jobs:
+        composition.check_names({"experiment": job.experiment, "domain": job.composed_domain}, conf)
     if scale:
         shrunk = load_scale(scale, conf)
+        if f"{name}-{scale}" in composition.options("study", conf):
+            raise ConfigurationError(
+                f"study {name} with scale={scale} would share its results with study {name}-{scale}"
+            )
         jobs = [_scaled(job, shrunk, tuple(overrides), conf) for job in jobs]
     return StudyMatrix(
         name=f"{name}-{scale}" if scale else name,
@@ -151,20 +169,29 @@ def _jobs(study: DictConfig, overrides: tuple[str, ...], conf: Path) -> Iterator
     for experiment, entry in study.experiments.items():
         _check_name("experiment", experiment, known, study.name)
         extra = tuple(composition.applicable(overrides, experiment))
-        for setting in (replaced.get(setting, setting) for setting in entry.settings):
+        settings = [replaced.get(setting, setting) for setting in entry.settings]
+        for setting in entry.by_setting:
+            _check_name("setting", setting, [*entry.settings, *settings], f"{study.name}, {experiment}.by_setting")
+        domains = [*entry.domains, *(domain for own in entry.by_setting.values() for domain in own.domains or ())]
+        for domain in entry.by_domain:
+            _check_name("domain", domain, domains, f"{study.name}, {experiment}.by_domain")
+        for setting in settings:
             _check_name("setting", setting, composition.options("setting", conf), study.name)
             apart = entry.by_setting.get(setting) or study_schema.SettingEntry()
             for domain in apart.domains or entry.domains:
                 _check_name("domain", domain, [*composition.options("domain", conf), "random"], study.name)
                 given = (entry.overrides, entry.by_domain.get(domain, {}), apart.overrides)
                 values = {key: value for part in given for key, value in _flat(part, replaced)}
+                estimate_s = float(apart.estimate_s or entry.estimate_s)
+                if not 0 <= estimate_s < math.inf:
+                    raise ConfigurationError(f"study {study.name}: estimate_s of {experiment} is {estimate_s}, no time")
                 yield StudyJob(
                     study=study.name,
                     experiment=experiment,
                     setting=setting,
                     domain=domain,
                     overrides=(*_strings(values), *extra),
-                    estimate_s=float(apart.estimate_s or entry.estimate_s),
+                    estimate_s=estimate_s,
                 )
 
 

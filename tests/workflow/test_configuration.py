@@ -2,6 +2,8 @@
 
 import json
 import random
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -152,6 +154,8 @@ def test_overrides_go_where_their_key_is_known():
         ({"overrides": ["seed=1", "data.root=/x y"]}, Options(overrides=("seed=1", "data.root=/x y"))),
         ({"overrides": '["seed=1"]'}, Options(overrides=("seed=1",))),
         ({"overrides": "seed=1"}, Options(overrides=("seed=1",))),
+        ({"overrides": "['seed=1', data.root=/x y]"}, Options(overrides=("seed=1", "data.root=/x y"))),
+        ({"overrides": "[seed=1"}, Options(overrides=("[seed=1",))),
         ({"study": "paper", "scale": "tiny"}, Options("paper", scale="tiny")),
     ],
 )
@@ -248,12 +252,32 @@ def test_a_device_that_was_shared_or_slowed_is_a_warning(told, warning, tmp_path
     assert not warning or lines[0].startswith(warning)
 
 
-@pytest.mark.parametrize("study", ["", "nope", ".."])
-def test_only_results_of_a_study_are_cleaned(study):
-    command = ["make", "-n", "clean-study", f"STUDY={study}"]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    checks = told.split("rm -rf")[0]
-    assert subprocess.run(["sh", "-c", checks], cwd=ROOT, capture_output=True, check=False).returncode == 2
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        (["STUDY="], "no study ''; known: embedded"),
+        (["STUDY=nope"], "no study 'nope'"),
+        (["STUDY=../study/smoke"], "no study '../study/smoke'"),
+        (["STUDY=smoke /"], "no study 'smoke /'"),
+        (["STUDY=smoke", "SCALE=tiny /"], "no scale 'tiny /'; known: tiny"),
+    ],
+)
+@pytest.mark.parametrize("target", ["clean-study", "reproduce"])
+def test_make_takes_only_the_names_there_are(target, variables, told):
+    finished = subprocess.run(["make", "-n", target, *variables], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert finished.returncode == 2
+    assert finished.stdout == ""
+    assert len(finished.stderr.splitlines()) == 1
+    assert told in finished.stderr
+
+
+def test_make_passes_overrides_on_as_they_are():
+    variables = ["STUDY=smoke", "OVERRIDES=['data.root=/x']"]
+    finished = subprocess.run(["make", "-n", "plan", *variables], cwd=ROOT, capture_output=True, text=True, check=False)
+    asked = finished.stdout.splitlines()[-1].split("workflow.lib.plan ", 1)[1]
+    words = shlex.split(asked)
+    assert words == ["smoke", "['data.root=/x']", ""]
+    assert options.strings("overrides", words[1]) == ("data.root=/x",)
 
 
 def test_the_estimate_counts_time_limits():
@@ -311,6 +335,113 @@ def test_an_experiment_without_its_file_is_named(tmp_path):
     (tmp_path / "conf/experiment/width_sweep.yaml").unlink()
     with pytest.raises(ConfigurationError, match="study smoke: unknown experiment 'width_sweep'; known: "):
         expand("smoke", conf=tmp_path / "conf")
+
+
+@pytest.fixture
+def conf(tmp_path):
+    """A copy of the configuration tree, and a function that edits one of its files."""
+    shutil.copytree(CONF, tmp_path / "conf")
+
+    def edit(name, *replacements):
+        path = tmp_path / "conf" / name
+        text = path.read_text()
+        for old, new in replacements:
+            assert old in text
+            text = text.replace(old, new, 1)
+        path.write_text(text)
+        return tmp_path / "conf"
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("replacement", "message"),
+    [
+        (("name: smoke", "name: embedded"), "conf/study/smoke.yaml calls itself embedded; its name must be that of"),
+        (("    estimate_s: 5\n", ""), "conf/study/smoke.yaml: no value for experiments.width.estimate_s"),
+        (("    estimate_s: 5\n", "    estimate_s: .nan\n"), "estimate_s of width is nan, no time"),
+        (("    settings: [tiny_qwen3]\n", ""), "no value for experiments.latency_probe.settings"),
+        (("experiments:", "experiments: {}\nby_accident:"), "unknown key 'by_accident'"),
+        (("artefacts: [", "artefacts: [["), "smoke.yaml: while parsing a flow sequence"),
+        (
+            ("      tiny_llama:\n", "      tiny_lama:\n"),
+            "study smoke, width_sweep.by_setting: unknown setting 'tiny_lama'",
+        ),
+        (
+            ("    overrides:\n      rounds", "    by_domain: {tinny: {}}\n    overrides:\n      rounds"),
+            "unknown domain 'tinny'",
+        ),
+    ],
+)
+def test_a_wrong_study_is_told_by_its_file(conf, replacement, message):
+    with pytest.raises(ConfigurationError, match=re.escape(message)) as caught:
+        expand("smoke", conf=conf("study/smoke.yaml", replacement))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_study_without_jobs_or_in_the_place_of_another_is_refused(conf):
+    tree = conf("study/smoke.yaml")
+    text = "name: none\nabout: nothing\nexperiments: {}\n"
+    (tree / "study/none.yaml").write_text(text)
+    with pytest.raises(ConfigurationError, match="study none has no jobs"):
+        expand("none", conf=tree)
+    (tree / "study/smoke-tiny.yaml").write_text(text)
+    with pytest.raises(ConfigurationError, match="would share its results with study smoke-tiny"):
+        expand("smoke", conf=tree, scale="tiny")
+
+
+@pytest.mark.parametrize(
+    ("file", "replacement", "message"),
+    [
+        (
+            "setting/tiny_qwen3.yaml",
+            ("  name: tiny_qwen3", "  name: other"),
+            "conf/setting/tiny_qwen3.yaml calls itself other",
+        ),
+        (
+            "setting/tiny_qwen3.yaml",
+            ("# @package _global_\n", ""),
+            "lacks its first line; it must be '# @package _global_'",
+        ),
+        (
+            "target/tiny_qwen3.yaml",
+            ("name: tiny_qwen3", "name: tiny"),
+            "conf/target/tiny_qwen3.yaml calls itself tiny;",
+        ),
+        ("device/cpu_1thread.yaml", ("kind: cpu", "kind: [cpu"), "cpu_1thread.yaml: while parsing a flow sequence"),
+        ("drafter/tiny_qwen3.yaml", ("name: tiny_qwen3\n", "- tiny\n#"), "tiny_qwen3.yaml: "),
+    ],
+)
+def test_a_file_that_is_not_what_it_seems_is_told_before_a_study_starts(conf, file, replacement, message):
+    with pytest.raises(ConfigurationError, match=re.escape(message)) as caught:
+        [job.compose(tree) for tree in [conf(file, replacement)] for job in expand("smoke", conf=tree).jobs]
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_setting_without_its_first_line_is_told_by_hand_too(conf):
+    tree = conf("setting/tiny_qwen3.yaml", ("# @package _global_\n", ""))
+    with pytest.raises(ConfigurationError, match="a file of conf/setting lacks its first line"):
+        composition.compose_with_hydra("config", ["setting=tiny_qwen3", "domain=tiny"], tree)
+
+
+def test_a_file_that_is_no_yaml_is_one_line_by_hand_too(conf):
+    tree = conf("device/cpu_1thread.yaml", ("kind: cpu", "kind: [cpu"))
+    with pytest.raises(ConfigurationError, match=r"cpu_1thread\.yaml") as caught:
+        composition.compose_with_hydra("config", ["setting=tiny_qwen3", "domain=tiny"], tree)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_name_that_no_path_could_take_is_refused(conf):
+    tree = conf("setting/tiny_qwen3.yaml", ("  name: tiny_qwen3", "  name: My GPU"))
+    (tree / "setting/tiny_qwen3.yaml").rename(tree / "setting/My GPU.yaml")
+    with pytest.raises(ConfigurationError, match="a name is of a-z"):
+        composition.check_names({"setting": "My GPU"}, tree)
+
+
+@pytest.mark.parametrize("override", ["setting=tiny_llama", "experiment=width", "~domain", "out=x.parquet"])
+def test_what_a_study_gives_its_jobs_is_not_overridden(override):
+    with pytest.raises(ConfigurationError, match="a study gives each job its own"):
+        expand("smoke", [override])
 
 
 def test_every_experiment_names_a_script_and_reads_jobs_of_its_study():

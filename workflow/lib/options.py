@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import yaml
 
 from jobs.composition import ConfigurationError
 
@@ -46,11 +47,11 @@ def read(config: Mapping[str, Any]) -> Options:
 
 
 def strings(key: str, value: Any) -> tuple[str, ...]:
-    """Items of a list come as strings; a list with quotes inside may come as one string."""
+    """Items of a list come as strings; a list with quotes inside, of either kind, may come as one string."""
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except json.JSONDecodeError:
+            value = yaml.safe_load(value) if value.lstrip().startswith("[") else [value]
+        except yaml.YAMLError:
             value = [value]
     if not isinstance(value, list | tuple):
         raise ConfigurationError(f'--config {key} is {value!r}; it must be a list, as in \'{key}=["a","b"]\'')

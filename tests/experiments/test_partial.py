@@ -122,6 +122,7 @@ def killed_elsewhere(output, monkeypatch):
         left = first.path.read_bytes()
     first.path.write_bytes(left)
     monkeypatch.setattr(partial_module.socket, "gethostname", lambda: "here")
+    monkeypatch.delenv("SLURM_JOB_ID")
 
 
 def test_a_heartbeat_of_another_host_counts_while_it_is_fresh(output, killed_elsewhere, monkeypatch):
@@ -129,6 +130,15 @@ def test_a_heartbeat_of_another_host_counts_while_it_is_fresh(output, killed_els
         Partial(output, "d")
     later = time.time() + STALE_AFTER_S + 1
     monkeypatch.setattr(partial_module.time, "time", lambda: later)
+    with Partial(output, "d") as second:
+        assert second.done == {"a"}
+
+
+def test_a_job_requeued_to_another_node_takes_its_own_checkpoint_at_once(output, killed_elsewhere, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "78")
+    with pytest.raises(CastError, match="on elsewhere, Slurm job 77"):
+        Partial(output, "d")
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
     with Partial(output, "d") as second:
         assert second.done == {"a"}
 

@@ -1,5 +1,6 @@
 """Jobs of the smoke study through a real Slurm: one node, two GPUs that are none, everything in a temporary folder."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 import yaml
 
@@ -93,8 +95,8 @@ PartitionName=main Nodes={node} Default=YES State=UP
     try:
         start(["munged", "--force", f"--socket={folder}/munge.socket", *munged], environment)
         start(["slurmctld", "-c"], environment)
-        start(["slurmd", "-N", node], environment)
-        if not idle(environment):
+        start_slurmd(environment)
+        if not comes_true(lambda: state(environment) == "idle", 30):
             pytest.skip(f"slurmd does not start here: {last_error(folder / 'slurmd.log')}")
         yield environment
     finally:
@@ -106,16 +108,34 @@ def start(command, environment):
     subprocess.run(command, env=os.environ | environment, capture_output=True, timeout=20, check=False)
 
 
-def idle(environment, seconds=30):
+def start_slurmd(environment):
+    start(["slurmd", "-N", socket.gethostname().split(".")[0]], environment)
+
+
+def fail_node(environment):
+    """What a power cut does: slurmd and all processes of its jobs are gone at once."""
+    jobs = subprocess.run(["pgrep", "-f", "slurmstepd:"], capture_output=True, text=True, check=True).stdout.split()
+    slurmd = (Path(environment["SLURM_CONF"]).parent / "slurmd.pid").read_text().strip()
+    victims = [psutil.Process(int(pid)) for pid in (slurmd, *jobs)]
+    for process in [child for victim in victims for child in victim.children(recursive=True)] + victims:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def state(environment):
+    told = subprocess.run(
+        ["sinfo", "-h", "-o", "%T"], env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+    return told.stdout.strip().rstrip("*")
+
+
+def comes_true(condition, seconds):
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        told = subprocess.run(
-            ["sinfo", "-h", "-o", "%T"], env=os.environ | environment, capture_output=True, text=True, check=False
-        )
-        if told.stdout.strip() == "idle":
-            return True
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0.3)
-    return False
+    return True
 
 
 def last_error(log):
@@ -123,7 +143,9 @@ def last_error(log):
     return next((line for line in reversed(lines) if "error" in line), "no log")
 
 
-def test_jobs_run_through_sbatch_each_on_a_device_of_its_own(slurm, smoke, fresh_tree, untimed):
+@pytest.fixture
+def toy(fresh_tree):
+    """A fresh tree, and the options with which its Snakemake submits to the toy cluster."""
     tree = fresh_tree()
     profile = yaml.safe_load((ROOT / "profiles/slurm/config.yaml").read_text()) | {
         "default-resources": ["runtime=5", "mem_mb=500"],
@@ -135,12 +157,48 @@ def test_jobs_run_through_sbatch_each_on_a_device_of_its_own(slurm, smoke, fresh
     }
     (tree.root / "toy").mkdir()
     (tree.root / "toy/config.yaml").write_text(yaml.safe_dump(profile))
-    finished = tree.snakemake("--workflow-profile", "toy", *RECORDS, "--config", "study=smoke", environment=slurm)
+    return tree, ("--workflow-profile", "toy", "--config", "study=smoke", "--")
+
+
+def provenance(record):
+    return json.loads(record.with_suffix(".json").read_text())
+
+
+def test_jobs_run_through_sbatch_each_on_a_device_of_its_own(slurm, smoke, toy, untimed):
+    tree, submitting = toy
+    finished = tree.snakemake(*submitting, *RECORDS, environment=slurm)
     assert finished.returncode == 0, finished.stdout + finished.stderr
 
     for record in RECORDS:
         pd.testing.assert_frame_equal(untimed(smoke.root / record), untimed(tree.root / record))
-    told = [json.loads((tree.root / record).with_suffix(".json").read_text()) for record in RECORDS]
+    told = [provenance(tree.root / record) for record in RECORDS]
     assert len({one["slurm_job_id"] for one in told} - {""}) == len(RECORDS)
     # They were queued at once, and each saw one GPU, which was not the other's.
     assert sorted(one["visible_devices"] for one in told) == ["0", "1"]
+
+
+def test_a_job_whose_node_fails_is_requeued_and_continues(slurm, smoke, toy, untimed):
+    tree, submitting = toy
+    record = RECORDS[0]
+    checkpoint = Path(f"{tree.root / record}.partial")
+    snakemake = subprocess.Popen(
+        tree.command(*submitting, record),
+        cwd=tree.root,
+        env=tree.environment | slurm,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert comes_true(lambda: checkpoint.exists() and checkpoint.read_bytes().count(b"\n") > 1, 90), (
+            "no prompt finished"
+        )
+        fail_node(slurm)
+        assert comes_true(lambda: state(slurm) == "down", 60), state(slurm)
+        start_slurmd(slurm)
+        told = snakemake.communicate(timeout=200)[0]
+    finally:
+        snakemake.kill()
+    assert snakemake.returncode == 0, told
+    pd.testing.assert_frame_equal(untimed(smoke.root / record), untimed(tree.root / record))
+    assert len(provenance(tree.root / record)["sessions"]) == 2  # the second continued what the first had finished

@@ -244,8 +244,12 @@ def _claim(header: bytes) -> tuple[str | None, Claim | None]:
 
 
 def _alive_elsewhere(claim: Claim) -> bool:
-    """A lock may not reach another host's process on a network disk; its heartbeat does."""
-    return claim.host != socket.gethostname() and 0 <= time.time() - claim.heartbeat < STALE_AFTER_S
+    """A lock may not reach another host's process on a network disk; its heartbeat does.
+
+    A claim by this very Slurm job is not: its node failed, Slurm put it back in the queue, and here it runs again.
+    """
+    requeued = claim.slurm_job_id and claim.slurm_job_id == os.environ.get("SLURM_JOB_ID")
+    return claim.host != socket.gethostname() and not requeued and 0 <= time.time() - claim.heartbeat < STALE_AFTER_S
 
 
 def _encode(value: Any) -> Any:

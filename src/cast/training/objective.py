@@ -81,35 +81,40 @@ def block_hidden(
     context_phase = table.cos[:length], table.sin[:length]
     block_phase = table.cos[slots], table.sin[slots]
     context = drafter.context(features)
-    group = drafter.config.heads // drafter.config.kv_heads
-    mask = block_mask(anchors, length, block, features.dtype).repeat(1, 1, group, 1)
+    unseen = torch.arange(length, device=anchors.device) >= anchors[..., None]
     for layer in drafter.layers:
         attention = layer.self_attn
         normed = layer.input_layernorm(hidden)
-        context_keys, context_values = attention.keys_values(context, context_phase)
-        block_keys, block_values = attention.keys_values(normed, block_phase)
-        keys = torch.cat((context_keys, block_keys), dim=1).transpose(1, 2)
-        values = torch.cat((context_values, block_values), dim=1).transpose(1, 2)
-        query = attention.queries(normed, block_phase)
-        query = query.unflatten(2, (-1, group)).permute(0, 2, 3, 1, 4).flatten(2, 3)
-        out = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
-        out = out.unflatten(2, (group, -1)).permute(0, 3, 1, 2, 4).flatten(2)
-        hidden = hidden + attention.o_proj(out)
+        query = attention.queries(normed, block_phase) * attention.head_dim**-0.5
+        seen, own = attention.keys_values(context, context_phase), attention.keys_values(normed, block_phase)
+        hidden = hidden + attention.o_proj(_attend_blocks(query, seen, own, unseen, block))
         hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
     return drafter.norm(hidden).unflatten(1, (count, block))
 
 
-def block_mask(anchors: Tensor, length: int, block: int, dtype: torch.dtype) -> Tensor:
-    """Additive [S, 1, A * B, length + A * B]: context strictly before the anchor, and the block's own
-    slots.
+def _attend_blocks(
+    query: Tensor, context: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor], unseen: Tensor, block: int
+) -> Tensor:
+    """Attention's output [S, A * B, H] of every block over the context before its anchor and its own slots.
+
+    Two products and one softmax over both, so that no block is scored against another's slots.
+
+    Args:
+        query: [S, A * B, heads, D], scaled.
+        context, own: keys and values [S, T, kv_heads, D] and [S, A * B, kv_heads, D].
+        unseen: bool [S, A, T], context a block must not see.
     """
-    count = anchors.shape[1]
-    context = torch.arange(length, device=anchors.device) < anchors[..., None]
-    context = context.repeat_interleave(block, dim=1)
-    own = torch.eye(count, dtype=torch.bool, device=anchors.device)
-    own = own.repeat_interleave(block, 0).repeat_interleave(block, 1).expand(len(anchors), -1, -1)
-    visible = torch.cat((context, own), dim=-1)[:, None]
-    return torch.zeros(visible.shape, dtype=dtype, device=anchors.device).masked_fill(~visible, float("-inf"))
+    keys, values = (x.transpose(1, 2) for x in context)  # [S, kv_heads, T, D]
+    own_keys, own_values = (x.unflatten(1, (-1, block)).permute(0, 3, 1, 2, 4) for x in own)  # [S, kv_heads, A, B, D]
+    length, kv_heads = keys.shape[2], keys.shape[1]
+    # The heads that share a key head become extra rows of a block: [S, kv_heads, A, B * group, D].
+    query = query.unflatten(2, (kv_heads, -1)).unflatten(1, (-1, block)).permute(0, 3, 1, 2, 4, 5)
+    rows = query.flatten(3, 4)
+    seen = (rows.flatten(2, 3) @ keys.mT).view(*rows.shape[:-1], length)
+    seen = seen.masked_fill(unseen[:, None, :, None], float("-inf"))
+    share = torch.cat((seen, rows @ own_keys.mT), dim=-1).softmax(-1)
+    out = (share[..., :length].flatten(2, 3) @ values).view_as(rows) + share[..., length:] @ own_values
+    return out.view_as(query).permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):

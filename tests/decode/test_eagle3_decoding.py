@@ -125,10 +125,24 @@ def test_stages_are_charged_to_drafting_and_verifying(pair, trace):
     assert sum(out.run.trace_ms.values()) == pytest.approx(out.decode_ms, rel=0.2)
 
 
-@pytest.mark.parametrize("options", [{"budget": -1}, {"top_k": 0}, {"draft_steps": -1}, {"draft_steps": 10**6}])
+@pytest.mark.parametrize(
+    "options", [{"budget": -1}, {"top_k": 0}, {"draft_steps": -1}, {"draft_steps": 8, "budget": 3}, {"draft_steps": 59}]
+)
 def test_settings_out_of_range(pair, options):
     with pytest.raises(CastError, match=f"{next(iter(options))} must be at"):
         cast.generate(pair, torch.tensor([1, 2]), "eagle3", **options)
+
+
+def test_every_step_that_a_tree_can_use_is_allowed(pair, monkeypatch):
+    """As deep as it has nodes, with one candidate a level; and no wider than a sort of its candidates is sane."""
+    prompt = torch.tensor([47, 75, 4])
+    plain = cast.generate(pair, prompt, "autoregressive", max_new_tokens=6, stop_token_ids=[]).tokens.tolist()
+    for options in ({"budget": 12, "draft_steps": 11, "top_k": 1}, {"budget": 3, "draft_steps": 7}):
+        out = cast.generate(pair, prompt, "eagle3", max_new_tokens=6, stop_token_ids=[], **options)
+        assert out.tokens.tolist() == plain
+    monkeypatch.setattr(eagle3, "MOST_CANDIDATES", 709)
+    with pytest.raises(CastError, match="top_k 10 and draft_steps 7 record 710 candidates"):
+        cast.generate(pair, prompt, "eagle3")
 
 
 @pytest.mark.parametrize("steps", [1.5, "3", None, float("nan")])

@@ -5,11 +5,17 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from cast.decode.proposers.base import FeatureProposer, check_budget, check_least
+from cast.decode.checks import check_budget, check_least
+from cast.decode.proposers.base import FeatureProposer
 from cast.errors import NAN_LOGITS, CastError
 from cast.models import Eagle3Drafter, Pair
 from cast.models.eagle3 import DraftedCandidates
-from cast.trees import CandidateTree
+from cast.trees import CandidateTree, best_recorded
+
+DRAFT_STEPS = 7
+
+MOST_CANDIDATES = 2**20
+"""Recorded in one draft: sorting a million takes longer than any target's pass."""
 
 
 class Eagle3Tree(FeatureProposer):
@@ -21,16 +27,23 @@ class Eagle3Tree(FeatureProposer):
 
     head = Eagle3Drafter
 
-    def __init__(self, pair: Pair, budget: int = 59, top_k: int = 10, draft_steps: int = 7):
+    def __init__(self, pair: Pair, budget: int = 59, top_k: int = 10, draft_steps: int = DRAFT_STEPS):
         super().__init__(pair)
         check_budget(budget)
         check_least(top_k=(top_k, 1), draft_steps=(draft_steps, 0))
-        most = pair.target.max_positions - 1
+        # N nodes reach N levels at most: what further passes record is never kept.
+        most = max(budget - 1, DRAFT_STEPS)
         if draft_steps > most:
-            raise CastError(f"draft_steps must be at most the model's positions less one, {most}, not {draft_steps}")
+            raise CastError(f"draft_steps must be at most {most} for a tree of {budget} nodes, not {draft_steps}")
         self.budget, self.draft_steps = budget, draft_steps
         self.top_k = min(top_k, self.drafter.config.draft_vocab_size)
-        self.lookahead = budget + 1
+        candidates = self.top_k + draft_steps * self.top_k**2
+        if candidates > MOST_CANDIDATES:
+            raise CastError(
+                f"top_k {self.top_k} and draft_steps {draft_steps} record {candidates} candidates a draft, more than "
+                f"{MOST_CANDIDATES}; lower one of them"
+            )
+        self.lookahead = min(budget, candidates) + 1
 
     def start(self, capacity: int) -> None:
         self.cache = self.drafter.new_cache(capacity + self.draft_steps * self.top_k)
@@ -55,8 +68,6 @@ class Eagle3Tree(FeatureProposer):
 def best_candidates(drafted: DraftedCandidates, budget: int) -> CandidateTree:
     """The `budget` candidates of largest mass, in the order they were recorded: level by level.
 
-    Equal masses go to the earlier candidate, so a parent never loses to its child and the set is prefix-closed.
-
     Raises:
         CastError: the drafter's scores hold NaN.
     """
@@ -64,16 +75,4 @@ def best_candidates(drafted: DraftedCandidates, budget: int) -> CandidateTree:
     tokens, parent, mass = torch.stack(columns).cpu().numpy()  # one copy; every id is exact in fp64
     if np.isnan(mass).any():
         raise CastError(NAN_LOGITS)
-    kept = np.sort(np.argsort(-mass, kind="stable")[:budget])
-    parent = parent.astype(np.int64)
-    new_index = np.full(len(mass) + 1, -1)  # the last entry serves index -1, the root
-    new_index[kept] = np.arange(len(kept))
-    depth = np.ones(len(mass), np.int64)
-    for node in kept:
-        depth[node] = 1 if parent[node] < 0 else depth[parent[node]] + 1
-    return CandidateTree(
-        tokens=torch.from_numpy(tokens[kept].astype(np.int64)),
-        parent=torch.from_numpy(new_index[parent[kept]]),
-        depth=torch.from_numpy(depth[kept]),
-        log_mass=torch.from_numpy(mass[kept].astype(np.float32)),
-    )
+    return best_recorded(tokens.astype(np.int64), parent.astype(np.int64), mass.astype(np.float32), budget)

@@ -164,6 +164,16 @@ def test_a_stop_token_stays_behind_in_the_beam(trie):
     assert tree_paths(tree) == [(), (7,), (7, 8), (7, 9), (EOS,)]
 
 
+def test_a_trie_with_wrong_counts_still_gives_a_tree():
+    """Token 3 is said to follow token 2 a million times, token 2 to occur once: no child may outrank its parent."""
+    trie = NgramTrie(2, np.array([1, 1, 10**6]), np.array([0, 1]), np.array([2, 3]), np.array([1, 2]))
+    log_probs, tokens = torch.tensor([[-0.1, -3.0], [-0.1, -3.0]]), torch.tensor([[1, 2], [4, 3]])
+    for budget in range(1, 7):
+        tree = dart.ngram_tree(log_probs, tokens, budget, [1], trie)
+        above = torch.cat((tree.depth, torch.zeros(1, dtype=torch.int64)))[tree.parent]  # of the root 0
+        assert torch.equal(tree.depth, above + 1)
+
+
 def test_refusals(pair, tmp_path):
     prompt = torch.tensor([1, 2, 3])
     with pytest.raises(CastError, match="budget must be at least 0"):

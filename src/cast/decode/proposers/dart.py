@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from cast.decode.proposers.base import FeatureProposer, check_budget, check_least
+from cast.decode.checks import check_budget, check_least
+from cast.decode.proposers.base import FeatureProposer, universe
 from cast.decode.proposers.block import top_log_probs
 from cast.errors import NAN_LOGITS, CastError
 from cast.models import DartDrafter, Pair
 from cast.models.ngram_trie import NgramTrie
-from cast.trees import CandidateTree, best_first_tree_from_topk
+from cast.trees import CandidateTree, best_first_tree_from_topk, best_recorded
 
 SEARCH_TOP_K = 25
 BEAM_WIDTH = 20
@@ -44,14 +46,16 @@ class DartTree(FeatureProposer):
         self.budget, self.top_k = budget, default if top_k is None else top_k
         check_budget(budget)
         check_least(top_k=(self.top_k, 1))
-        self.lookahead = max(budget, self.drafter.config.draft_length) + 1
+        length, kept = self.drafter.config.draft_length, min(self.top_k, self.drafter.config.draft_vocab_size)
+        self.nodes = min(budget, universe(kept, length, beam=BEAM_WIDTH if self.trie else None))
+        self.lookahead = max(self.nodes, length) + 1
         self.context: list[int] = []
         draft_ids = torch.arange(self.drafter.config.draft_vocab_size, device=pair.device)
         self.target_ids = self.drafter.to_target(draft_ids).cpu()
 
     @property
     def packs(self) -> tuple[int]:
-        return (self.budget + 1,)  # the masked slots may be more
+        return (self.nodes + 1,)  # the masked slots may be more
 
     def start(self, capacity: int) -> None:
         self.cache = self.drafter.new_cache(capacity)
@@ -120,7 +124,8 @@ def ngram_tree(
         gain = np.float32(0.9**level) * np.log(level_chance + SMALLEST)
         gain = np.tile(gain, (len(beam), 1))
         if level:
-            continuity = trie.probability(paths, np.tile(level_tokens, (len(beam), 1))).astype(np.float32)
+            # Counts that a file gets wrong must not lift a candidate above its parent: the tree would lose its root.
+            continuity = trie.probability(paths, np.tile(level_tokens, (len(beam), 1))).clip(0, 1).astype(np.float32)
             gain += np.float32(NGRAM_WEIGHT) * np.log(continuity + SMALLEST)
         score = (beam_score[:, None] + np.float32((level + 1) ** -0.7) * gain).ravel()
         token = np.tile(level_tokens, len(beam))
@@ -130,13 +135,5 @@ def ngram_tree(
         beam, beam_score = recorded + best, score[best]
         recorded += len(token)
     parent, token, score = (np.concatenate([level[field] for level in levels]) for field in range(3))
-    depth = np.repeat(np.arange(1, len(levels) + 1), [len(level[0]) for level in levels])
-    kept = np.sort(np.argsort(-score, kind="stable")[:budget])
-    new_index = np.full(recorded + 1, -1)  # the last entry serves index -1, the root
-    new_index[kept] = np.arange(len(kept))
-    return CandidateTree(
-        tokens=torch.from_numpy(token[kept]),
-        parent=torch.from_numpy(new_index[parent[kept]]),
-        depth=torch.from_numpy(depth[kept]),
-        log_mass=torch.full((len(kept),), torch.nan),
-    )
+    tree = best_recorded(token, parent, score, budget)
+    return replace(tree, log_mass=torch.full((len(tree),), torch.nan))

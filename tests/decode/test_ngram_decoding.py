@@ -56,7 +56,7 @@ def test_no_drafter_is_needed(golden_pair):
     assert len(cast.generate(bare, torch.tensor([1, 2, 3]), "ngram", max_new_tokens=8, stop_token_ids=[]).tokens) == 8
 
 
-@pytest.mark.parametrize("options", [{"budget": -1}, {"max_ngram": 0}])
+@pytest.mark.parametrize("options", [{"budget": -1}, {"max_ngram": 0}, {"max_ngram": 65}])
 def test_settings_out_of_range(golden_pair, options):
     with pytest.raises(CastError, match=f"{next(iter(options))} must be"):
         cast.generate(golden_pair("eagle3_tiny"), torch.tensor([1]), "ngram", **options)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from cast.decode.proposers.base import Proposer, check_budget, check_least
+from cast.decode.checks import check_budget, check_least
+from cast.decode.proposers.base import Proposer
+from cast.errors import CastError
 from cast.models import Pair
 from cast.trees import CandidateTree, chain_tree
+
+LONGEST = 64
+"""Most tokens of a match: the index holds every n-gram up to it, so its memory grows with the square."""
 
 
 class PromptLookup(Proposer):
@@ -18,6 +23,8 @@ class PromptLookup(Proposer):
     def __init__(self, pair: Pair | None = None, budget: int = 10, max_ngram: int = 3):
         check_budget(budget)
         check_least(max_ngram=(max_ngram, 1))
+        if max_ngram > LONGEST:
+            raise CastError(f"max_ngram must be at most {LONGEST}, not {max_ngram}")
         self.budget, self.max_ngram, self.lookahead = budget, max_ngram, budget + 1
         self.history: list[int] = []
         self.follows: dict[tuple[int, ...], int] = {}  # n-gram to the place right after its latest occurrence

@@ -141,25 +141,27 @@ def test_sampled_runs_have_nothing_to_depart_from(pair, prompts, as_records):
 
 
 def test_the_stopping_rule_prices_every_round(pair, prompts, monkeypatch):
-    """Proposition 3 by brute force, round by round: most expected tokens per ms of all budgets that were measured."""
-    packed, ms, draft_ms = [3, 6, 12, 24], [10.0, 11.0, 14.0, 30.0], 2.0
+    """Proposition 3 by brute force, round by round: most expected tokens per ms at that round's own cost."""
+    each, base_ms, draft_ms = np.array([1, 2, 4, 8]), np.array([10.0, 11.0, 14.0, 30.0]), 2.0
     rule, budgets, roots = serving.allocators.stopping_budget, [], []
 
-    def spy(masses, cost, requests, largest):
-        budgets.append(rule(masses, cost, requests, largest))
+    def spy(masses, cost, requests):
+        budgets.append(rule(masses, cost, requests))
         roots.append(requests)
 
         def rate(budget):
-            return (requests + masses[:budget].sum()) / (draft_ms + np.interp(requests + budget, packed, ms))
+            ms = np.interp((requests + budget) / requests, each, base_ms + requests)
+            return (requests + masses[:budget].sum()) / (draft_ms + ms)
 
-        # Three requests or fewer share 21 nodes; packs below 3 tokens were not measured.
-        possible = range(max(1, 3 - requests), min(21, len(masses)) + 1)
-        assert budgets[-1] == max(possible, key=rate)
+        assert budgets[-1] == max(range(min(7 * requests, len(masses)) + 1), key=rate)
         return budgets[-1]
 
+    def cost_of(_, batch, *__):
+        return RoundCost(LatencyCurve(batch * each, base_ms + batch), draft_ms)
+
     monkeypatch.setattr(serving.allocators, "stopping_budget", spy)
-    monkeypatch.setattr(serving_runs, "round_cost", lambda *_: RoundCost(LatencyCurve(packed, ms), draft_ms))
-    spec = spec_of(variants=("ragged/priced",), priced_packed_tokens=(1, 2, 4, 8), repeats=1, traced=False)
+    monkeypatch.setattr(serving_runs, "round_cost", cost_of)
+    spec = spec_of(variants=("ragged/priced",), priced_packed_tokens=tuple(each), repeats=1, traced=False)
     budgets_of_warm_up = []
     warm_up = serving_runs._warm_up
 
@@ -172,7 +174,6 @@ def test_the_stopping_rule_prices_every_round(pair, prompts, monkeypatch):
     row = rows_of(pair, prompts, spec)[0]
     timed = slice(budgets_of_warm_up[0], None)
     assert set(roots) >= {1, 3}
-    # Not 7 nodes of each request at most: what finished requests leave goes to those that remain.
     assert row["rounds"] == len(budgets[timed])
     assert row["nodes_per_request"] == pytest.approx(sum(budgets[timed]) / sum(roots[timed]))
 

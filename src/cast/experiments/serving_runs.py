@@ -52,7 +52,7 @@ class ServingSpec:
             best_first, or priced (best-first with the budget of Proposition 3, from a cost measured on the spot).
         width: nodes of each request under "uniform", and on average under "best_first".
         wide: nodes of each request under "fixed_wide".
-        priced_packed_tokens: packed tokens of each request at which "priced" measures its cost; the largest
+        priced_packed_tokens: packed tokens of each request, from 1 on, at which "priced" measures its cost; the largest
             bounds its budget.
         requests: of one run; None for `requests_per_slot` times the active ones.
         load: offered load as a multiple of what the first variant completes; None: all arrive at the start.
@@ -170,15 +170,17 @@ def _allocator(
     if policy == "chain":
         return Chain(pair.drafter.block_size - 1)
     if policy == "fixed_wide":
-        return Uniform(spec.wide, spec.top_k, name=policy)
+        return Uniform(spec.wide, spec.top_k)
     if policy == "uniform":
         return Uniform(spec.width, spec.top_k)
     if policy == "best_first":
         return BestFirst(spec.width, spec.top_k)
     if policy == "priced":
         prefix = max(int(np.median([len(ids) for ids in encoded])) + spec.max_new_tokens // 2, 4)
-        cost = round_cost(pair, active, verifier, spec.priced_packed_tokens, prefix)
-        return Priced({active: cost}, active * (max(spec.priced_packed_tokens) - 1), spec.top_k)
+        # Requests leave one by one, and a round is priced by how many are there.
+        batches = {min(2**power, active) for power in range(active.bit_length() + 1)}
+        costs = {batch: round_cost(pair, batch, verifier, spec.priced_packed_tokens, prefix) for batch in batches}
+        return Priced(costs, spec.top_k)
     raise CastError(f"unknown policy {policy!r}; choose one of {', '.join(SERVING_POLICIES)}")
 
 

@@ -20,6 +20,7 @@ from cast.serving import (
 from cast.verify import verify
 
 VERIFIERS = [RaggedVerifier(), DenseVerifier(), BucketedVerifier(2), BucketedVerifier(9)]
+NAMES = ["ragged", "dense", "bucketed_2", "bucketed_9"]
 SIZES = np.array([6, 0, 19])
 
 
@@ -59,7 +60,7 @@ def rebuilt(exact, active):
     return cache, torch.cat(output.taps, dim=-1)
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda v: v.name)
+@pytest.mark.parametrize("verifier", VERIFIERS, ids=NAMES)
 def test_the_caches_are_those_built_from_scratch(exact, own_prompts, verifier):
     batch = Batch(exact, BestFirst(6), verifier, slots=4, slot_tokens=130)
     for prompt in own_prompts[:4]:
@@ -95,7 +96,7 @@ def test_one_draft_serves_every_request(exact, batch):
         torch.testing.assert_close(logits[request], single, atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda v: v.name)
+@pytest.mark.parametrize("verifier", VERIFIERS, ids=NAMES)
 def test_one_pass_verifies_every_pack(exact, batch, random_scores, verifier):
     scores, tokens = random_scores(7, 3, 6, 3)
     forest = best_first_forest(scores, tokens, SIZES)
@@ -167,3 +168,8 @@ def test_serving_needs_a_block_drafter(pair):
     with pytest.raises(CastError, match="DFlash drafter"):
         Batch(pair.with_drafter(None), Chain(7), RaggedVerifier(), slots=1, slot_tokens=9)
     assert cast.serving.Batch is Batch
+
+
+def test_a_verifier_has_a_bucket():
+    with pytest.raises(CastError, match="at least 1"):
+        BucketedVerifier(0)

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cast.errors import CastError
 from cast.models import DFlashDrafter, Target
 from cast.serving.attention import RaggedLayout, ragged_attention
 from cast.serving.forest import Forest
@@ -87,8 +88,6 @@ class Verified:
 class Verifier(ABC):
     """Verifies the packs of all requests. Nothing is committed."""
 
-    name: str
-
     @abstractmethod
     def verify(
         self, target: Target, store: SlotStore, roots: Sequence[int], forest: Forest, taps: Sequence[int] = ()
@@ -105,8 +104,6 @@ class Verifier(ABC):
 
 class RaggedVerifier(Verifier):
     """All packed tokens in one sequence for every linear layer, attention request by request: no row is padded."""
-
-    name = "ragged"
 
     @torch.inference_mode()
     def verify(self, target, store, roots, forest, taps=()):
@@ -139,8 +136,6 @@ class RaggedVerifier(Verifier):
 
 class DenseVerifier(Verifier):
     """Every pack right-padded to the widest, one rectangular attention: the padding is paid for by all."""
-
-    name = "dense"
 
     @torch.inference_mode()
     def verify(self, target, store, roots, forest, taps=()):
@@ -209,7 +204,9 @@ class BucketedVerifier(Verifier):
     """Requests sorted by node count into buckets, one dense pass for each: less padding, more passes."""
 
     def __init__(self, buckets: int = 2):
-        self.buckets, self.name = buckets, f"bucketed_{buckets}"
+        if buckets < 1:
+            raise CastError(f"buckets must be at least 1, not {buckets}")
+        self.buckets = buckets
         self._dense = DenseVerifier()
 
     @torch.inference_mode()

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import gc
 
+import numpy as np
 import pytest
 import torch
 
@@ -34,12 +35,14 @@ def refusal(pair, *arguments, **options):
         (torch.zeros(1, 0, dtype=torch.int64), "empty"),
         (torch.tensor([1.0, 2.0]), "integers"),
         (torch.tensor([True, False]), "integers"),
+        (torch.tensor([1j, 2]), "integers"),
         (torch.zeros(2, 3, dtype=torch.int64), "shape"),
         (torch.zeros(1, 1, 3, dtype=torch.int64), "shape"),
         (torch.tensor(3), "shape"),
         (torch.tensor([1, 96]), "vocabulary"),
         (torch.tensor([-1, 2]), "vocabulary"),
         (torch.tensor([2**40]), "vocabulary"),
+        (np.array([2**64 - 1], np.uint64), "vocabulary"),
         ([2**70], "token ids"),
         ("text", "token ids"),
         (None, "token ids"),
@@ -59,6 +62,7 @@ def test_bad_prompts(golden_pair, input_ids, word, method):
         ({"method": "eagle3"}, "method"),
         ({"method": ""}, "method"),
         ({"method": None}, "method"),
+        ({"method": ["cast"]}, "method"),
         ({"budget": -1}, "budget"),
         ({"top_k": 0}, "top_k"),
         ({"top_k": -3}, "top_k"),
@@ -70,6 +74,7 @@ def test_bad_prompts(golden_pair, input_ids, word, method):
         ({"max_new_tokens": -5}, "max_new_tokens"),
         ({"temperature": -0.1}, "temperature"),
         ({"temperature": NAN}, "temperature"),
+        ({"temperature": 1e-300}, "temperature"),
         ({"temperature": "hot"}, "temperature"),
         ({"temperature": None}, "temperature"),
         ({"sampler": "urn"}, "sampler"),
@@ -214,3 +219,11 @@ def test_a_budget_beyond_any_mask_is_refused(golden_pair, method):
 def test_a_target_is_named_by_a_string_or_path(source):
     with pytest.raises(cast.CastError, match="named by a folder or a hub id"):
         cast.load_pair(source)
+
+
+def test_a_pair_and_a_callable_are_asked_for(golden_pair):
+    with pytest.raises(cast.CastError, match="on_tokens must be callable, not 5"):
+        cast.generate(golden_pair("dflash_tiny_qwen3"), torch.tensor([1, 2]), on_tokens=5)
+    for other in (golden_pair("dflash_tiny_qwen3").target, "Qwen/Qwen3-8B"):
+        with pytest.raises(cast.CastError, match="a pair is needed, as load_pair and load_embedded_pair give"):
+            cast.generate(other, torch.tensor([1, 2]))

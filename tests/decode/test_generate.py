@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -100,7 +101,9 @@ def test_a_tree_larger_than_the_universe(pair, prompt, plain):
 
 @pytest.mark.parametrize("method", ["autoregressive", "dflash", "cast"])
 def test_prompt_shapes_and_types(pair, prompt, plain, method):
-    for ids in (prompt, prompt[None], prompt.int(), prompt.tolist(), [prompt.tolist()], prompt.numpy()):
+    array = prompt.numpy()
+    ways = prompt, prompt[None], prompt.int(), prompt.tolist(), [prompt.tolist()], array, array.astype(np.uint16)
+    for ids in ways:
         assert tokens(cast.generate(pair, ids, method, max_new_tokens=8, stop_token_ids=[])) == plain[:8]
     kept = prompt.clone()
     cast.generate(pair, prompt, method, max_new_tokens=8)

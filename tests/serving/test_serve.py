@@ -223,11 +223,17 @@ def test_what_is_no_request_allocator_or_verifier(pair, prompts):
     for name, value in (
         ("allocator", "best_first"),
         ("verifier", "ragged"),
+        ("clock", "wall"),
+        ("on_tokens", 5),
         ("max_active", 1.5),
         ("memory_tokens", "x"),
     ):
         with pytest.raises(CastError, match=name):
             serve(pair, [request], **{name: value})
+    with pytest.raises(CastError, match="requests must be"):
+        serve(pair, request)
+    with pytest.raises(CastError, match="a pair is needed"):
+        serve(pair.target, [request])
 
 
 def test_requests_may_be_a_generator(pair, prompts):

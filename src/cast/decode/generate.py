@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cast.decode.checks import check_callables, check_integers, check_pair
 from cast.decode.loop import Run, decode
 from cast.decode.proposers import make_proposer
 from cast.errors import CastError
@@ -19,6 +20,9 @@ from cast.verify.select import LogitsProcessor
 
 SAMPLERS = {"walk": SampledSelector, "recursive": RecursiveSelector}
 """By name: the direct walk, and recursive sampling without replacement (paper, Theorem 3)."""
+
+COLDEST = 1e-6
+"""Least temperature above 0; far below it logits overflow in fp32 and have no softmax."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ def generate(
         budget: nodes N of a tree, or of the looked-up chain; the method's own default (63 for cast, 59 for eagle3,
             60 for dart, 10 for ngram) when None.
         max_new_tokens: at least 1.
-        temperature: 0 decodes greedily; above 0 samples, and the output keeps the target's law.
+        temperature: 0 decodes greedily; above 0 (from 1e-6) samples, and the output keeps the target's law.
         seed: of the sampler.
         sampler: at a temperature above 0, "walk" (the direct walk, appendix C) or "recursive" (speculative
             sampling without replacement, Theorem 3); both keep the law and accept equally often.
@@ -87,9 +91,11 @@ def generate(
         options: of that method alone: `draft_steps` (eagle3), `trie` (dart), `max_ngram` (ngram).
 
     Raises:
-        CastError: an argument out of range, an empty prompt, a sequence longer than the model allows, or
-            NaN logits.
+        CastError: an argument of the wrong kind or out of range, an empty prompt, a sequence longer than the model
+            allows, or NaN logits.
     """
+    check_pair(pair)
+    check_callables(on_tokens=on_tokens)
     if engine != "eager":
         pair = with_engine(pair, engine)
     check_integers(budget=budget or 0, top_k=top_k or 0, block_size=block_size or 0)
@@ -127,30 +133,20 @@ def make_selector(temperature: float, sampler: str, seed: int, logits_processor:
         CastError: the temperature or seed is out of range, the sampler unknown, or the processor no callable.
     """
     try:
-        finite = 0 <= temperature < math.inf  # NaN refused as well
+        possible = temperature == 0 or COLDEST <= temperature < math.inf  # NaN refused as well
     except TypeError:
-        finite = False
-    if not finite:
-        raise CastError(f"temperature must be a finite number from 0, not {temperature!r}")
+        possible = False
+    if not possible:
+        raise CastError(f"temperature must be 0 or a finite number from {COLDEST:g}, not {temperature!r}")
     if sampler not in tuple(SAMPLERS):  # a tuple: whatever was given need not be hashable
         raise CastError(f"unknown sampler {sampler!r}; samplers: {', '.join(SAMPLERS)}")
+    check_callables(logits_processor=logits_processor)
     check_integers(seed=seed)
     if not -(2**63) <= seed < 2**64:
         raise CastError(f"seed must be from -2^63 to 2^64 - 1, not {seed}")
-    if logits_processor is not None and not callable(logits_processor):
-        raise CastError(f"logits_processor must be callable, as LogitsProcessorList is, not {logits_processor!r}")
     if temperature == 0:
         return GreedySelector(logits_processor)
     return SAMPLERS[sampler](temperature, seed, logits_processor)
-
-
-def check_integers(**values: int) -> None:
-    """Raise a CastError naming the first value that is no whole number."""
-    for name, value in values.items():
-        try:
-            operator.index(value)
-        except TypeError:
-            raise CastError(f"{name} must be a whole number, not {value!r}") from None
 
 
 def check_prompt(target: Target, input_ids: Tensor, max_new_tokens: int) -> Tensor:
@@ -170,8 +166,9 @@ def check_prompt(target: Target, input_ids: Tensor, max_new_tokens: int) -> Tens
         raise CastError(f"input_ids must have shape [T] or [1, T], not {list(prompt.shape)}")
     if prompt.numel() == 0:
         raise CastError("the prompt is empty; give at least one token")
-    if prompt.is_floating_point() or prompt.dtype == torch.bool:
+    if prompt.is_floating_point() or prompt.is_complex() or prompt.dtype == torch.bool:
         raise CastError(f"input_ids must be integers, not {prompt.dtype}")
+    prompt = prompt.to(torch.int64)  # before it is compared, which unsigned kinds cannot be
     if prompt.min() < 0 or prompt.max() >= target.vocab_size:
         raise CastError(f"input_ids holds a token outside the target's vocabulary of {target.vocab_size}")
     if max_new_tokens < 1:
@@ -181,7 +178,7 @@ def check_prompt(target: Target, input_ids: Tensor, max_new_tokens: int) -> Tens
             f"a prompt of {len(prompt)} tokens and {max_new_tokens} new ones pass the model's maximum of "
             f"{target.max_positions}"
         )
-    return prompt.to(target.device, torch.int64)
+    return prompt.to(target.device)
 
 
 def check_stops(target: Target, stop_token_ids: Collection[int] | None) -> frozenset[int]:

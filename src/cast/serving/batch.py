@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cast.decode.generate import check_prompt, check_stops, make_selector
+from cast.decode.loop import within_limits
 from cast.decode.timer import Trace, garbage_collection_off, now_ms
 from cast.errors import CastError
 from cast.models import DFlashDrafter, Pair, Target
@@ -73,10 +74,8 @@ class Active:
 
     def emit(self, tokens: Sequence[int]) -> list[int]:
         """Append, and return, what the request's limits leave of these tokens."""
-        fresh = list(tokens[: self.request.max_new_tokens - len(self.tokens)])
-        stop = next((i for i, token in enumerate(fresh) if token in self.stops), None)
-        if stop is not None:
-            fresh, self.stopped = fresh[: stop + 1], True
+        room = self.request.max_new_tokens - len(self.tokens)
+        fresh, self.stopped = within_limits(tokens, room, self.stops)
         self.tokens += fresh
         return fresh
 
@@ -286,7 +285,7 @@ def check_drafter(pair: Pair) -> DFlashDrafter:
     return pair.drafter
 
 
-def prepare(target, request: Request) -> Active:
+def prepare(target: Target, request: Request) -> Active:
     """Check a request and ready it for a slot.
 
     Raises:

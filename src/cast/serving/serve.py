@@ -6,13 +6,13 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 
 import numpy as np
 
-from cast.decode.generate import check_integers
+from cast.decode.checks import check_callables, check_integers, check_pair
 from cast.errors import CastError
 from cast.models import Pair
 from cast.serving.allocators import Allocator, BestFirst
@@ -79,9 +79,9 @@ class Served:
     committed: list[int] = field(default_factory=list)
     end: str = "refused"
     reason: str = ""
-    admitted: float = float("nan")
-    first_token: float = float("nan")
-    finished: float = float("nan")
+    admitted: float = math.nan
+    first_token: float = math.nan
+    finished: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class ServingRun:
 
 def serve(
     pair: Pair,
-    requests: Sequence[Request],
+    requests: Iterable[Request],
     *,
     allocator: Allocator | None = None,
     verifier: Verifier | None = None,
@@ -141,12 +141,18 @@ def serve(
     Raises:
         CastError: no DFlash drafter, or an argument out of range.
     """
+    check_pair(pair)
+    check_callables(on_tokens=on_tokens)
+    for name, value, kind, example in (
+        ("requests", requests, Iterable, "[Request(prompt)]"),
+        ("allocator", allocator, Allocator, "BestFirst(8)"),
+        ("verifier", verifier, Verifier, "RaggedVerifier()"),
+        ("clock", clock, Clock, "RoundClock()"),
+    ):
+        if value is not None and not isinstance(value, kind):
+            raise CastError(f"{name} must be of cast.serving's kind, such as {example}, not {value!r}")
     requests = list(requests)
     allocator, verifier = allocator or BestFirst(8), verifier or RaggedVerifier()
-    if not isinstance(allocator, Allocator):
-        raise CastError(f"allocator must be one of cast.serving's, such as BestFirst(8), not {allocator!r}")
-    if not isinstance(verifier, Verifier):
-        raise CastError(f"verifier must be one of cast.serving's, such as RaggedVerifier(), not {verifier!r}")
     check_integers(max_active=max_active, memory_tokens=memory_tokens or 0)
     if max_active < 1:
         raise CastError(f"max_active must be at least 1, not {max_active}")
@@ -198,7 +204,7 @@ def poisson_arrivals(count: int, rate: float, seed: int) -> list[float]:
     Raises:
         CastError: the rate is not a positive number.
     """
-    if not 0 < rate < float("inf"):
+    if not 0 < rate < math.inf:
         raise CastError(f"an arrival rate must be a positive number, not {rate}")
     return np.random.default_rng(seed).exponential(1 / rate, count).cumsum().tolist()
 

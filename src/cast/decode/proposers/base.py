@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -13,9 +12,6 @@ from cast.errors import CastError
 from cast.models import DraftHead, Pair
 from cast.models.layers import on_device
 from cast.trees import CandidateTree
-
-MOST_NODES = 2**14
-"""Largest budget: the mask of a pack grows with its square, and 16,384 nodes take a gigabyte of it in fp32."""
 
 
 class Proposer(ABC):
@@ -85,22 +81,13 @@ class FeatureProposer(Proposer):
         return on_device(self.observed[-len(features) :], features.device)
 
 
-def check_least(**values: tuple[int, int]) -> None:
-    """Raise a CastError unless every option, given with its least value, is a whole number from there."""
-    for name, (value, least) in values.items():
-        try:
-            operator.index(value)
-        except TypeError:
-            raise CastError(f"{name} must be a whole number, not {value!r}") from None
-        if value < least:
-            raise CastError(f"{name} must be at least {least}, not {value}")
-
-
-def check_budget(budget: int) -> None:
-    """Raise a CastError unless the budget is a whole number from 0 to `MOST_NODES`."""
-    check_least(budget=(budget, 0))
-    if budget > MOST_NODES:
-        raise CastError(f"budget must be at most {MOST_NODES}, not {budget}")
+def universe(top_k: int, length: int, beam: int | None = None) -> int:
+    """Candidates of at most `length` tokens, `top_k` after each; of a level its `beam` best are extended, or all."""
+    candidates, level = 0, 1
+    for _ in range(length):
+        level = top_k * (level if beam is None else min(level, beam))
+        candidates += level
+    return candidates
 
 
 def drafter_of(pair: Pair, kind: type[DraftHead]) -> DraftHead:

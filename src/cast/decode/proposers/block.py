@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cast.decode.proposers.base import Proposer, check_budget, check_least, drafter_of
+from cast.decode.checks import check_budget, check_least
+from cast.decode.proposers.base import Proposer, drafter_of, universe
 from cast.decode.timer import Trace
 from cast.errors import NAN_LOGITS, CastError
 from cast.models import DFlashDrafter, GraphTarget, Pair
@@ -62,12 +63,13 @@ class CastTree(_BlockProposer):
         check_budget(budget)
         check_least(top_k=(top_k, 1))
         self.budget, self.top_k = budget, top_k
-        self.lookahead = max(self.block_size, budget + 1)
+        self.nodes = min(budget, universe(min(top_k, pair.target.vocab_size), self.block_size - 1))
+        self.lookahead = max(self.block_size, self.nodes + 1)
         self.stays_on_device = isinstance(pair.target, GraphTarget) and budget > 0
 
     @property
     def packs(self) -> tuple[int]:
-        return (self.budget + 1,)  # the block may be longer
+        return (self.nodes + 1,)  # the block may be longer
 
     def propose(self, features, root, trace=None) -> CandidateTree:
         logits = self.marginals(features, root, trace)

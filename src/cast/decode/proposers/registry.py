@@ -58,7 +58,7 @@ def make_proposer(
     Raises:
         CastError: unknown method or option, no drafter where one is needed, or a setting out of range.
     """
-    if method not in METHODS:
+    if method not in tuple(METHODS):  # a tuple: whatever was given need not be hashable
         raise CastError(f"unknown method {method!r}; methods: {', '.join(METHODS)}")
     taken = inspect.signature(METHODS[method]).parameters
     unknown = [name for name in options if name not in taken]

@@ -26,8 +26,8 @@ def greedy_walk_on_device(tree: CandidateTree, logits: Tensor) -> Walk:
     on_path = ~(tree.visible & ~follows).any(dim=-1)  # the target's choice led to the row and to all above it
     undefined = torch.stack((tree.log_mass.isnan().any(), (best.isnan() & on_path).any()))
     copied = torch.cat((on_path.long(), chosen, undefined.long())).tolist()
-    _refuse_nan("drafter", copied[-2])
-    _refuse_nan("target", copied[-1])
+    refuse_nan("drafter", copied[-2])
+    refuse_nan("target", copied[-1])
     n = len(chosen)
     rows = [row for row in range(n) if copied[row]]  # siblings differ in their tokens, so the rows are one path
     tokens = [copied[n + row] for row in rows]
@@ -42,10 +42,11 @@ def on_host(tree: CandidateTree) -> CandidateTree:
     """
     columns = torch.stack([part.double() for part in (tree.tokens, tree.parent, tree.depth, tree.log_mass)]).cpu()
     tokens, parent, depth = columns[:3].long()  # every id is exact in fp64
-    _refuse_nan("drafter", columns[3].isnan().any())
+    refuse_nan("drafter", columns[3].isnan().any())
     return CandidateTree(tokens, parent, depth, columns[3].float())
 
 
-def _refuse_nan(whose: str, found: bool | int | Tensor) -> None:
+def refuse_nan(whose: str, found: bool | int | Tensor) -> None:
+    """Raise a CastError where the drafter's or the target's logits were found to hold NaN."""
     if found:
         raise CastError(f"the {whose} returned NaN logits; check its checkpoint and dtype")

@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from cast.errors import CastError
 from cast.trees import CandidateTree
 from cast.verify.chance import Chance, refuse_undefined
-from cast.verify.resident import greedy_walk_on_device, on_host
+from cast.verify.resident import greedy_walk_on_device, on_host, refuse_nan
 from cast.verify.walk import Selection, Walk, walk
 
 LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
@@ -71,7 +70,7 @@ class GreedySelector(Selector):
         chosen = torch.stack((tokens, best.isnan().long())).tolist()  # the round's one device-to-host copy
 
         def select(row: int, path: list[int], siblings: Mapping[int, int]) -> int:
-            _refuse_nan(chosen[1][row])
+            refuse_nan("target", chosen[1][row])
             return chosen[0][row]
 
         return select
@@ -220,10 +219,5 @@ def _processed(processor: LogitsProcessor, scores: Tensor, history: list[int]) -
 
 def _arg_max(scores: Tensor) -> int:
     best, token = scores.max(dim=-1)
-    _refuse_nan(bool(best.isnan()))  # max propagates NaN
+    refuse_nan("target", bool(best.isnan()))  # max propagates NaN
     return int(token)
-
-
-def _refuse_nan(found: bool | int) -> None:
-    if found:
-        raise CastError("the target returned NaN logits; check its checkpoint and dtype")

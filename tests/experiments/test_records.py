@@ -171,6 +171,8 @@ def test_autoregressive_drafts_nothing(tmp_path):
             "column decode_ms, row 1: 5.0 must be filled in measured rows and empty in failed",
         ),
         (failed_row(first_draft_ms=5.0), "column first_draft_ms, row 1: 5.0 must be empty in failed rows"),
+        (failed_row(departure=-1), "column departure, row 1: -1 must be empty in failed rows"),
+        (decode_row(departure=None, departure_gap=0.1), "column departure_gap, row 1: 0.1 must be empty where"),
         (decode_row(budget=31), "row 1: repeats an earlier row .*budget=31"),
     ],
 )

@@ -58,7 +58,7 @@ DECODE = schema(
         "verify_ms_per_round": measured(FLOAT, at_least_0),
         "overhead_ms_per_round": measured(FLOAT),
         "repeat_share": measured(FLOAT, is_share),
-        "departure": measured(INT, pa.Check.ge(-1)),  # first token unlike the AR output of the prompt; -1: none
+        "departure": measured(INT, pa.Check.ge(-1)),  # first token unlike plain decoding; -1: none; empty: not compared
         "departure_gap": measured(FLOAT, at_least_0),  # the target's top-two logit gap there
         "output_sha256": measured(TEXT, pa.Check.str_matches(r"^[0-9a-f]{64}$")),
     },
@@ -70,11 +70,11 @@ DECODE = schema(
         *follows_status(
             measured=[
                 *("new_tokens", "rounds", "committed_tokens", "stop_reason", "prefill_ms", "decode_ms"),
-                *("ms_per_token", "drafter_passes", "target_passes", "repeat_share", "departure", "output_sha256"),
+                *("ms_per_token", "drafter_passes", "target_passes", "repeat_share", "output_sha256"),
             ],
             optional=[
                 *("first_draft_ms", "draft_ms_per_round", "verify_ms_per_round", "overhead_ms_per_round"),
-                "departure_gap",
+                *("departure", "departure_gap"),
             ],
         ),
         filled_where_measured("prompt_tokens"),  # a prompt that failed may have been counted before
@@ -106,7 +106,7 @@ DECODE = schema(
         ),
         row_check(
             "departure_gap",
-            lambda frame: frame["departure_gap"].isna() | where_known(frame["departure"] >= 0),
+            lambda frame: frame["departure_gap"].isna() | (frame["departure"] >= 0).fillna(False),
             "must be empty where nothing departs",
         ),
         *only_where_traced("draft_ms_per_round", "verify_ms_per_round", "overhead_ms_per_round"),

@@ -142,10 +142,21 @@ def test_preparing_captures_all_that_a_generation_runs(counted, prompt_length, s
 
 @pytest.mark.parametrize(
     ("method", "options"),
-    [*METHODS, ("cast", {"budget": 0}), ("cast", {"budget": 3}), ("ngram", {}), ("ngram", {"budget": 3})],
+    [
+        *METHODS,
+        *(("cast", {"budget": budget}) for budget in (0, 3)),
+        ("cast", {"budget": 63, "top_k": 1}),  # a universe of 15 nodes
+        ("cast", {"budget": 100, "top_k": 7, "block_size": 3}),  # of 56
+        ("eagle3", {"budget": 59, "top_k": 3, "draft_steps": 2}),  # of 21
+        ("dart", {"budget": 60, "top_k": 1}),  # of a chain
+        *(("ngram", {"budget": budget}) for budget in (3, 10)),
+    ],
 )
-def test_nothing_is_captured_once_the_output_runs(counted, method, options):
+def test_nothing_is_captured_once_the_output_runs(counted, golden_pair, method, options):
     static, captures = counted
+    if method in ("eagle3", "dart"):
+        pair = golden_pair(f"{method}_tiny")
+        static = dataclasses.replace(pair, target=GraphTarget(pair.target, static.target.new_capture))
     seen = []
     prompt = torch.arange(60) % 7
     cast.generate(

@@ -46,9 +46,9 @@ class DartTree(FeatureProposer):
         self.budget, self.top_k = budget, default if top_k is None else top_k
         check_budget(budget)
         check_least(top_k=(self.top_k, 1))
-        length, kept = self.drafter.config.draft_length, min(self.top_k, self.drafter.config.draft_vocab_size)
-        self.nodes = min(budget, universe(kept, length, beam=BEAM_WIDTH if self.trie else None))
-        self.lookahead = max(self.nodes, length) + 1
+        kept, beam = min(self.top_k, self.drafter.config.draft_vocab_size), None if self.trie is None else BEAM_WIDTH
+        self.nodes = min(budget, universe(kept, self.drafter.positions, beam))
+        self.lookahead = max(self.nodes + 1, self.drafter.positions)
         self.context: list[int] = []
         draft_ids = torch.arange(self.drafter.config.draft_vocab_size, device=pair.device)
         self.target_ids = self.drafter.to_target(draft_ids).cpu()

@@ -126,9 +126,9 @@ def _outputs(study: Study, settings: list[str], dtype: str) -> pd.DataFrame:
     found = []
     rows = study.decode
     if len(rows):
-        # A traced row repeats an output that is counted already.
+        # A traced row repeats an output that is counted already; sampled outputs are compared with none.
         rows = rows[rows["setting"].isin(settings) & (rows["status"] == "measured") & ~rows["traced"].astype(bool)]
-        rows = rows[(rows["dtype"] == dtype) & rows["method"].isin([CHAIN, TREE])]
+        rows = rows[(rows["dtype"] == dtype) & rows["method"].isin([CHAIN, TREE]) & rows["departure"].notna()]
         gap = rows["departure_gap"].fillna(math.inf).where(rows["departure"] >= 0)
         found.append(rows[["setting", "method"]].assign(gap=gap))
     try:

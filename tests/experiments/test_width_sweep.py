@@ -175,11 +175,16 @@ def test_a_shorter_block_is_recorded(pair, prompts):
     assert [row["budget"] for row in batch if row["method"] == "dflash"] == [3]
 
 
-def test_sampling_departs_from_nothing(pair, prompts, as_records):
+def test_sampled_outputs_are_compared_with_nothing(pair, prompts, as_records):
     (batch,) = width_sweep.run(pair, prompts[:1], spec_of(temperature=1.0, traced=False))
     frame = as_records(batch, DECODE)
-    assert (frame["departure"] == -1).all()
+    assert frame["departure"].isna().all()
     assert (frame["temperature"] == 1.0).all()
+
+
+def test_a_sweep_without_plain_decoding_compares_nothing(pair, prompts, as_records):
+    (batch,) = width_sweep.run(pair, prompts[:1], spec_of(methods=("dflash",), max_new_tokens=4, traced=False))
+    assert as_records(batch, DECODE)["departure"].isna().all()
 
 
 def alter(monkeypatch, index):

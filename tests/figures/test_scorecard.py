@@ -241,6 +241,17 @@ def test_a_traced_repeat_is_no_second_departure(folder):
     assert f"of {len(rows) - 6} outputs" in found.ours
 
 
+def test_outputs_that_were_not_compared_are_none_that_agree(folder):
+    rows = sweep(S, {31: 0.25})
+    for row in rows[-2:]:
+        row["departure"] = None
+    folder.sweep(S, "math", rows)
+    study = data.load(folder.root)
+    (dtype,) = study.decode["dtype"].unique()
+    found = exactness._departures(study, [S], dtype, tie=1.0, share=1.0, exact=False)
+    assert f"0 of {len(rows) - 6 - 2} outputs depart" in found.ours
+
+
 def test_domains_without_a_chain_have_no_peak(folder):
     folder.width(S, 31)
     rows = sweep(S, {15: 0.1, 31: 0.25})

@@ -313,16 +313,15 @@ def _measured(out: Generation, traced: bool) -> dict[str, Any]:
 
 
 def _exactness(pair, input_ids, variant, spec, out, plain) -> dict[str, Any]:
-    """Departure from plain greedy decoding. Sampled outputs, and sweeps without it, have nothing to depart from."""
-    row = {"departure": NO_DEPARTURE, "departure_gap": math.nan}
+    """Departure from plain greedy decoding; empty for sampled outputs and sweeps without it, which are not compared."""
     if plain is None or spec.temperature > 0:
-        return row
-    index = departure(plain, out.tokens.tolist())
+        return {"departure": None, "departure_gap": math.nan}
+    index, gap = departure(plain, out.tokens.tolist()), math.nan
     if index != NO_DEPARTURE:
         prefix = torch.cat((input_ids.cpu(), torch.tensor(plain[:index], dtype=torch.int64)))
-        row = {"departure": index, "departure_gap": top_two_gap(pair, prefix)}
+        gap = top_two_gap(pair, prefix)
         if pair.dtype == torch.float32:
             shape = {"top_k": spec.top_k, "block_size": spec.block_size}
             method = {**shape, **_own_options(variant, spec), **variant.arguments}
-            check_fp32_departure(pair, input_ids, index, row["departure_gap"], **method)
-    return row
+            check_fp32_departure(pair, input_ids, index, gap, **method)
+    return {"departure": index, "departure_gap": gap}

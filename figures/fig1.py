@@ -24,6 +24,10 @@ KEPT, DROPPED = "#E69F00", "#c8c8c8"
 ACCEPTED, REJECTED, ROOT = "#009E73", "#D55E00", style.INK
 ROW = 0.62
 """Height of one row of boxes, in units of a column's width."""
+FOOT = 0.08
+"""Where the bars stand, above the root's row."""
+INCHES = 0.5
+"""Of one unit."""
 LONGEST = 8
 """Characters of a token that fit a box."""
 
@@ -49,30 +53,26 @@ def plotted(study: Study) -> pd.DataFrame:
 def render(study: Study, out: Path) -> list[Path]:
     frame = plotted(study)
     if "kind" not in frame:
-        figure, grid = style.new_figure(style.TWO_COLUMNS, 1.6)
-        style.not_measured(grid[0, 0], [frame["note"].iloc[0].removeprefix("not measured: ")])
-        return style.save(figure, out, frame)
+        return style.save_not_measured(out, frame)
     tree, chain = (frame[frame["kind"] == kind].sort_values("node") for kind in ("tree", "chain"))
-    rows = _rows(tree)
-    figure, grid = style.new_figure(
-        style.TWO_COLUMNS, 3.0 + 0.2 * (max(rows) + 1), 2, 1, height_ratios=[1.0, 1.0 + 0.35 * max(rows)]
+    panels = (
+        (chain, [0] * len(chain), "DFlash: the top-1 chain"),
+        (tree, _rows(tree), "CAST: the best-first tree"),
     )
+    above = FOOT + float(_heights(frame[frame["kind"] == "candidate"]).max()) + 0.05
+    below = [ROW * (max(rows) + 1) + 0.05 for _, rows, _ in panels]
+    heights = [above + low for low in below]
+    figure, grid = style.new_figure(style.TWO_COLUMNS, INCHES * sum(heights) + 0.9, 2, 1, height_ratios=heights)
     positions = int(frame["depth"].max())
-    for axes, nodes, places, name in (
-        (grid[0, 0], chain, [0] * len(chain), "DFlash: the top-1 chain"),
-        (grid[1, 0], tree, rows, "CAST: the best-first tree"),
-    ):
+    for axes, low, (nodes, rows, name) in zip(grid[:, 0], below, panels, strict=True):
         committed = int(nodes["accepted"].sum()) + 1
         axes.set_title(f"{name}, {len(nodes) + 1} packed tokens, commits R = {committed}", loc="left", color=style.INK)
         _scores(axes, frame, nodes)
-        _boxes(axes, frame, nodes, places)
+        _boxes(axes, frame, nodes, rows)
         axes.set_xlim(-0.6, positions + 0.6)
-        axes.set_ylim(-ROW * (max(places) + 1) - 0.05, 1.12)
+        axes.set_ylim(-low, above)
         axes.set_axis_off()
-    target = frame[frame["kind"] == "target"].sort_values("depth")
-    grid[1, 0].text(
-        positions + 0.5, -ROW * max(rows) - 0.1, _continuation(frame, target), ha="right", va="bottom", fontsize=6
-    )  # fmt: skip
+    figure.supxlabel(_told(frame), fontsize=6)
     return style.save(figure, out, frame)
 
 
@@ -100,12 +100,16 @@ def _scores(axes: Axes, frame: pd.DataFrame, nodes: pd.DataFrame) -> None:
     kept = set(zip(nodes["depth"], nodes["token_id"], strict=True))
     candidates = frame[frame["kind"] == "candidate"]
     most = int(candidates["rank"].max())
-    height = np.sqrt(np.exp(candidates["log_probability"].to_numpy(dtype=float)))
     at = candidates["depth"].to_numpy(dtype=float) + 0.84 * (
         (candidates["rank"].to_numpy(dtype=float) - 0.5) / most - 0.5
     )
     used = [key in kept for key in zip(candidates["depth"], candidates["token_id"], strict=True)]
-    axes.bar(at, height, 0.84 / most * 0.85, bottom=0.08, color=np.where(used, KEPT, DROPPED))
+    axes.bar(at, _heights(candidates), 0.84 / most * 0.85, bottom=FOOT, color=np.where(used, KEPT, DROPPED))
+
+
+def _heights(candidates: pd.DataFrame) -> np.ndarray:
+    """Of their bars: square roots of the probabilities."""
+    return np.sqrt(np.exp(candidates["log_probability"].to_numpy(dtype=float)))
 
 
 def _boxes(axes: Axes, frame: pd.DataFrame, nodes: pd.DataFrame, rows: list[int]) -> None:
@@ -142,11 +146,14 @@ def _shown(token: str) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def _continuation(frame: pd.DataFrame, target: pd.DataFrame) -> str:
+def _told(frame: pd.DataFrame) -> str:
+    """How the target goes on, whose round it is, and what the marks mean."""
+    target = frame[frame["kind"] == "target"].sort_values("depth")
     text = "".join(target["token"]).replace("\n", "\\n").replace("$", r"\$")
     row = frame.iloc[0]
     return (
-        f"target continues: {style.wrapped(text, 60)}\n"
+        f"target continues: {style.wrapped(text, 110)}\n"
         f"{row['target']}, {row['dtype']}, prompt {row['prompt_id']}, round {row['round']}\n"
-        "bars: amber verified, grey dropped; boxes: green accepted, red and dashed rejected"
+        "bars: the drafter's probabilities (square-root scale), amber verified, grey dropped; "
+        "boxes: green accepted, red and dashed rejected"
     )

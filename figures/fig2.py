@@ -46,27 +46,23 @@ def plotted(study: Study) -> pd.DataFrame:
 
 def render(study: Study, out: Path) -> list[Path]:
     frame = plotted(study)
-    figure, grid = style.new_figure(style.ONE_COLUMN, 2.75)
+    figure, grid = style.new_figure(style.ONE_COLUMN, 2.3)
     axes = grid[0, 0]
     ours, theirs = frame[frame["source"] == "ours"], frame[frame["source"] == "paper"]
     for index, (_, curve) in enumerate(theirs.groupby("setting", sort=False)):
         axes.plot(
             curve["packed_tokens"], curve["relative"], color=style.PAPER, linewidth=0.6, zorder=1,
-            label=None if index else "paper (Table 5, 7 GPUs and targets)",
+            label=None if index else "paper (Table 5)",
         )  # fmt: skip
-    colours = style.setting_colours(study.settings)
     several = ours.groupby("setting")["prefix_tokens"].nunique().max() > 1 if len(ours) else False
     for place, ((setting, prefix), curve) in enumerate(ours.groupby(["setting", "prefix_tokens"], sort=False)):
-        curve = curve.dropna(subset=["relative"])
+        curve, look = curve.dropna(subset=["relative"]), style.look(place)
         label = f"{setting}, prefix {int(prefix)}" if several else setting
         axes.fill_between(
             curve["packed_tokens"], curve["relative_q25"], curve["relative_q75"],
-            color=colours[setting], alpha=0.2, linewidth=0,
+            color=look["color"], alpha=0.2, linewidth=0,
         )  # fmt: skip
-        axes.plot(
-            curve["packed_tokens"], curve["relative"], color=colours[setting],
-            marker=style.MARKERS[place % len(style.MARKERS)], label=label,
-        )  # fmt: skip
+        axes.plot(curve["packed_tokens"], curve["relative"], **look, label=label)
     axes.axhline(1, color=style.INK, linewidth=0.5, zorder=0)
     ticks = _spread({1, 16, 32, 64, 128, *ours["packed_tokens"].dropna().astype(int)})
     axes.set_xscale("log", base=2)
@@ -77,11 +73,8 @@ def render(study: Study, out: Path) -> list[Path]:
     notes = [f"{row.setting}: {row.note}" for row in ours.itertuples() if isinstance(row.note, str) and row.note]
     if not study.settings:
         notes = [f"ours not measured: {NO_RECORDS}"]
-    axes.set_title("\n".join(style.wrapped(note, 62) for note in notes), fontsize=6, loc="left")
-    # Room above the curves for the legend.
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high + 0.07 * (1 + len(axes.get_legend_handles_labels()[0])) * (high - low))
-    axes.legend(loc="upper left")
+    axes.set_title("\n".join(style.wrapped(note, 62) for note in dict.fromkeys(notes)), fontsize=6, loc="left")
+    style.shared_legend(figure)
     return style.save(figure, out, frame)
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from . import paper, style
-from .data import CHAIN, NO_RECORDS, TREE, Study
+from .data import CHAIN, TREE, Study
 
 COLUMNS = [
     "source", "setting", "domain", "width", "speedup_over_dflash", "low", "high", "prompts",
@@ -44,7 +44,7 @@ def render(study: Study, out: Path) -> list[Path]:
     panels = [*(study.settings or ["ours"]), None]
     columns = min(3, len(panels))
     lines = math.ceil(len(panels) / columns)
-    figure, grid = style.new_figure(style.TWO_COLUMNS, 2.35 * lines + 0.2, lines, columns)
+    figure, grid = style.new_figure(style.TWO_COLUMNS, 2.35 * lines, lines, columns)
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
     for axes, setting in zip(grid.flat, panels, strict=False):
@@ -54,11 +54,12 @@ def render(study: Study, out: Path) -> list[Path]:
         measured = mine.dropna(subset=["speedup_over_dflash"])
         if measured.empty:
             axes.set_title(name)
-            style.not_measured(axes, [_bare(note) for note in mine["note"]] if len(mine) else [NO_RECORDS])
+            style.not_measured(axes, mine["note"])
             continue
         axes.set_title(_title(name, measured))
         _panel(axes, measured, greyed=setting is None)
         _gaps(axes, mine[mine["speedup_over_dflash"].isna()])
+    style.shared_legend(figure)
     return style.save(figure, out, frame)
 
 
@@ -84,27 +85,18 @@ def _panel(axes: Axes, measured: pd.DataFrame, greyed: bool) -> None:
             axes.axvline(measured[column].iloc[0], color=style.INK, linestyle=dashes, linewidth=1, zorder=1)
     axes.set_xlabel("tree width N (nodes, log scale)")
     axes.set_ylabel("speedup over DFlash")
-    # Room above the curves for the legend.
-    low, high = axes.get_ylim()
-    domains = measured["domain"].nunique()
-    columns = 3 if domains <= 3 else 2
-    axes.set_ylim(low, high + (0.16 + 0.12 * math.ceil(domains / columns)) * (high - low))
-    axes.legend(loc="upper center", ncols=columns, columnspacing=0.9, handlelength=1.4, borderaxespad=0.1)
 
 
 def _gaps(axes: Axes, absent: pd.DataFrame) -> None:
     """Say below the panel which of its points are not measured, and why."""
-    notes = []
+    places: dict[str, list[str]] = {}
     for (domain, note), rows in absent.groupby(["domain", "note"], sort=False):
         widths = ", ".join(str(int(width)) for width in rows["width"].dropna())
-        notes.append(f"{domain}{f' N = {widths}' if widths else ''}: {_bare(note)}")
-    if notes:
-        text = style.wrapped("not measured: " + "; ".join(notes), 46)
-        axes.set_xlabel(f"{axes.get_xlabel()}\n{text}")
-
-
-def _bare(note: str) -> str:
-    return note.removeprefix("not measured: ")
+        name = paper.DOMAIN_LABELS.get(domain, domain)
+        places.setdefault(note.removeprefix("not measured: "), []).append(f"{name}{f' N = {widths}' if widths else ''}")
+    if places:
+        told = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in places.items())
+        axes.set_xlabel(f"{axes.get_xlabel()}\n{style.wrapped(f'not measured: {told}', 38)}")
 
 
 def _title(name: str, panel: pd.DataFrame) -> str:

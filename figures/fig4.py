@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from cast.experiments.records import REPLAY, SCORES
 
 from . import paper, style
-from .data import NO_RECORDS, Study
+from .data import Study
 from .panels import domains_of, settings_of
 
 EXPERIMENT, SCORE_LOG = "replay", "drafter_scores"
@@ -57,7 +57,7 @@ def render(study: Study, out: Path) -> list[Path]:
     frame = plotted(study)
     ours, theirs = frame[frame["source"] == "ours"], frame[frame["source"] == "paper"]
     settings = list(ours.loc[ours["panel"].isin(["a", "b", "c"]), "setting"].unique()) or [None]
-    figure, grid = style.new_figure(style.TWO_COLUMNS, 2.3 * len(settings) + 0.2, len(settings), 3)
+    figure, grid = style.new_figure(style.TWO_COLUMNS, 2.2 * len(settings), len(settings), 3)
     for line, setting in zip(grid, settings, strict=True):
         mine = ours[ours["setting"] == setting] if setting else ours
         for panel, axes, draw in zip("abc", line, (_ranks, _reliability, _masses), strict=True):
@@ -66,10 +66,11 @@ def render(study: Study, out: Path) -> list[Path]:
             if part[part["at"] != THRESHOLD].empty:
                 noted = mine[mine["note"].str.startswith(MISSING)]
                 own = noted[noted["panel"] == panel]
-                notes = (own if len(own) else noted)["note"].str.removeprefix(MISSING)
-                style.not_measured(axes, list(notes) or [NO_RECORDS])
+                notes = own if len(own) else noted
+                style.not_measured(axes, notes["note"])
             else:
                 draw(axes, part, theirs[theirs["panel"] == panel])
+    style.shared_legend(figure)
     return style.save(figure, out, frame)
 
 
@@ -175,7 +176,6 @@ def _ranks(axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
     axes.grid(False, axis="x")
     axes.set_xlabel("rank of the target's token")
     axes.set_ylabel("share of first rejections (%)")
-    axes.legend(loc="upper right")
 
 
 def _reliability(axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
@@ -192,11 +192,10 @@ def _reliability(axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
             [band.x, band.x], [band.low, band.high], color=style.PAPER, linewidth=4, solid_capstyle="butt", zorder=1,
             label="paper, range" if number == 0 else None,
         )  # fmt: skip
-    axes.set_xlim(0, 1)
+    axes.set_xlim(-0.02, 1.03)
     axes.set_ylim(0, 1.02)
     axes.set_xlabel("drafter's probability at depth one")
     axes.set_ylabel("hit rate")
-    axes.legend(loc="upper left")
 
 
 def _masses(axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
@@ -213,8 +212,5 @@ def _masses(axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
     points = theirs[theirs["at"] != THRESHOLD]
     axes.plot(points["x"].astype(float), points["value"], "D", color=style.PAPER, label="paper, GSM8K")
     axes.set_yscale("log")
-    bottom, top = axes.get_ylim()
-    axes.set_ylim(bottom, top * (top / bottom) ** 0.3)  # the legend stands above the lines
     axes.set_xlabel("place in the best-first order")
     axes.set_ylabel("mean mass of the candidate")
-    axes.legend(loc="upper right")

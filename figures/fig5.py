@@ -6,25 +6,22 @@ Ours: bars by setting and domain with 95% paired bootstrap intervals over prompt
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
 from . import paper, style
-from .data import NO_RECORDS, TREE, Study
+from .data import TREE, Study
 
 COLUMNS = [
-    "source",
-    "setting",
-    "domain",
-    "width",
-    "gain_percent",
-    "low_percent",
-    "high_percent",
-    "prompts",
-    "note",
-]
+    "source", "setting", "domain", "width", "gain_percent", "low_percent", "high_percent", "prompts", "note",
+]  # fmt: skip
+MISSING = "not measured: "
+SIDE_BY_SIDE = 3
+"""Most of our settings for which both panels stand in one line."""
 
 
 def plotted(study: Study) -> pd.DataFrame:
@@ -39,7 +36,7 @@ def plotted(study: Study) -> pd.DataFrame:
                 reason = study.reason(
                     setting, domain=domain or None, method=None if width is None else TREE, budget=width
                 )
-                rows.append(row | {"note": f"not measured: {reason}"})
+                rows.append(row | {"note": f"{MISSING}{reason}"})
             else:
                 rows.append(
                     row
@@ -63,38 +60,46 @@ def plotted(study: Study) -> pd.DataFrame:
 def render(study: Study, out: Path) -> list[Path]:
     frame = plotted(study)
     ours, theirs = frame[frame["source"] == "ours"], frame[frame["source"] == "paper"]
-    figure, grid = style.new_figure(
-        style.TWO_COLUMNS, 2.5, 1, 2, sharey=True, width_ratios=[max(1, len(study.settings)), 2.6]
-    )
-    left, right = grid[0]
-    left.set_title("ours")
-    right.set_title("paper (Table 9)")
-    if ours["gain_percent"].notna().any():
-        _bars(left, ours, study.settings, lambda name: name)
+    # Side by side as long as the names of our settings have room.
+    stacked = len(study.settings) > SIDE_BY_SIDE
+    if stacked:
+        figure, grid = style.new_figure(style.TWO_COLUMNS, 4.6, 2, 1, sharey=True, height_ratios=[1.3, 1])
     else:
-        reasons = ours["note"].unique() if len(ours) else [NO_RECORDS]
-        style.not_measured(left, [text.removeprefix("not measured: ") for text in reasons])
-    _bars(right, theirs, list(theirs["setting"].unique()), paper.setting_label)
-    # One scale for both panels, with room above the bars for the legends.
-    low, high = right.get_ylim()
-    right.set_ylim(low, high + 0.2 * (high - low))
+        ratios = [max(1, len(study.settings)), 2.6]
+        figure, grid = style.new_figure(style.TWO_COLUMNS, 2.4, 1, 2, sharey=True, width_ratios=ratios)
+    above, below = grid.flat
+    above.set_title("ours")
+    below.set_title("paper (Table 9)")
+    if ours["gain_percent"].notna().any():
+        _bars(above, ours, study.settings, lambda name: name.replace("-", "\n", 1))
+        if stacked:
+            above.tick_params(axis="x", labelrotation=25)
+        reasons = "; ".join(_reasons(ours))
+        if reasons:
+            text = style.wrapped(f"n.m., not measured: {reasons}", 120 if stacked else 24 + 24 * len(study.settings))
+            above.set_xlabel(text, fontsize=6)
+    else:
+        style.not_measured(above, ours["note"])
+    _bars(below, theirs, list(theirs["setting"].unique()), lambda name: paper.setting_label(name).replace(", ", "\n"))
+    style.shared_legend(figure)
     return style.save(figure, out, frame)
 
 
-def _bars(axes, frame: pd.DataFrame, settings: list[str], label) -> None:
+def _bars(axes: Axes, frame: pd.DataFrame, settings: list[str], label: Callable[[str], str]) -> None:
     """Bars grouped by setting; domains carry their colours (ours) or hatches on grey (the paper)."""
     domains = list(frame["domain"].unique())
     thickness = 0.8 / len(domains)
     hatches = ["", "////", "....", "xxxx", "\\\\\\\\"]
+    greyed = (frame["source"] == "paper").all()
     for place, domain in enumerate(domains):
         rows = frame[frame["domain"] == domain].set_index("setting").reindex(settings)
         at = np.arange(len(settings)) + (place - (len(domains) - 1) / 2) * thickness
-        greyed = (frame["source"] == "paper").all()
         colour = style.PAPER if greyed else style.domain_style(domain)["color"]
         hatch = hatches[place % len(hatches)] if greyed else None
+        name = paper.DOMAIN_LABELS.get(domain, domain)
         axes.bar(
             at, rows["gain_percent"], thickness * 0.92, color=colour, hatch=hatch, edgecolor="white",
-            linewidth=0, label=paper.DOMAIN_LABELS.get(domain, domain),
+            linewidth=0, label=f"paper: {name}" if greyed else name,
         )  # fmt: skip
         spread = rows[["gain_percent", "low_percent", "high_percent"]].to_numpy(dtype=float)
         known = np.isfinite(spread).all(axis=1)  # too few prompts leave a bar without an interval
@@ -104,19 +109,27 @@ def _bars(axes, frame: pd.DataFrame, settings: list[str], label) -> None:
                 at[known], gain, yerr=np.clip([gain - low, high - gain], 0, None),
                 fmt="none", ecolor=style.INK, elinewidth=0.7, capsize=2, capthick=0.7,
             )  # fmt: skip
-        for x, note in zip(at, rows["note"], strict=True):
-            if isinstance(note, str) and note.startswith("not measured"):
-                axes.annotate(
-                    style.wrapped(note, 38), (x, 0), xytext=(0, 3), textcoords="offset points",
-                    rotation=90, ha="center", va="bottom", fontsize=5,
-                )  # fmt: skip
+        for x in at[rows["gain_percent"].isna()]:
+            axes.annotate(
+                "n.m.", (x, 0), xytext=(0, 2), textcoords="offset points", rotation=90, ha="center", va="bottom",
+                fontsize=4.5,
+            )  # fmt: skip
     axes.axhline(0, color=style.INK, linewidth=0.6)
     axes.grid(False, axis="x")
     axes.set_xlim(-0.5, len(settings) - 0.5)
     axes.tick_params(labelleft=True)
-    axes.set_xticks(range(len(settings)), labels=[label(name).replace(", ", "\n") for name in settings])
+    axes.set_xticks(range(len(settings)), labels=[label(name) for name in settings])
     # A drafter with another block verifies another number of tokens; its tree is as large as its chain.
     packed = {int(width) + 1 for width in frame["width"].dropna()}
     count = f"{packed.pop()} packed tokens" if len(packed) == 1 else "the chain's packed count"
     axes.set_ylabel(f"gain over DFlash at\n{count} (%)")
-    axes.legend(loc="upper left", ncols=3, columnspacing=0.9, handlelength=1.2, borderaxespad=0.1)
+
+
+def _reasons(ours: pd.DataFrame) -> list[str]:
+    """Why bars are missing: each reason once for the settings and domains that share it."""
+    places: dict[tuple[str, str], list[str]] = {}
+    absent = ours[ours["gain_percent"].isna()]
+    for (setting, note), rows in absent.groupby(["setting", "note"], sort=False):
+        domains = ", ".join(paper.DOMAIN_LABELS.get(domain, domain) for domain in rows["domain"])
+        places.setdefault((note.removeprefix(MISSING), domains), []).append(setting)
+    return [f"{', '.join(settings)} ({domains}): {reason}" for (reason, domains), settings in places.items()]

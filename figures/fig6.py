@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from cast.experiments.records import WIDTH_TAX
 
 from . import style
-from .data import NO_RECORDS, Study
+from .data import Study
 from .panels import settings_of
 from .serving import printed
 
@@ -68,49 +69,37 @@ def _paper_rows() -> list[dict]:
 def render(study: Study, out: Path) -> list[Path]:
     frame = plotted(study)
     ours, theirs = frame[frame["source"] == "ours"], frame[frame["source"] == "paper"]
-    settings = list(ours["setting"].unique()) or [""]
+    settings = list(ours["setting"].unique())
     measured = [name for name in settings if ours.loc[ours["setting"] == name, "latency_ms"].notna().any()]
-    first = measured[0] if measured else settings[0]
+    if not measured:
+        return style.save_not_measured(out, frame)
+    first = measured[0]
     others = [*dict.fromkeys([*measured, *settings])][:PANELS]
-    figure, grid = style.new_figure(style.TWO_COLUMNS, 2.9, 1, 1 + len(others))
+    figure, grid = style.new_figure(style.TWO_COLUMNS, 2.5, 1, 1 + len(others))
     _tax(grid[0][0], ours[ours["setting"] == first], theirs[theirs["component"] == "verify_dense"], first)
     for letter, setting, axes in zip("bc", others, grid[0][1:], strict=False):
         _latency(axes, ours[ours["setting"] == setting], f"({letter}) {setting}")
-    handles: dict[str, object] = {}
-    for axes in grid[0]:
-        handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    if handles:
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5)
+    style.shared_legend(figure)
     return style.save(figure, out, frame)
 
 
-def _look(place: int) -> dict[str, str]:
-    return {"color": style._CYCLE[place % len(style._CYCLE)], "marker": style.MARKERS[place % len(style.MARKERS)]}
-
-
 def _tax(axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame, setting: str) -> None:
-    axes.set_title(f"(a) {setting or 'ours'}, dense")
+    axes.set_title(f"(a) {setting}, dense")
     rows = ours[(ours["component"] == "verify_dense") & ours["over_one_percent"].notna()]
     if not len(rows):
-        notes = [note.removeprefix("not measured: ") for note in ours["note"] if note]
-        style.not_measured(axes, notes or [NO_RECORDS if not len(ours) else "no dense verification at W = 1"])
+        style.not_measured(axes, ["no dense verification at W = 1"])
         return
     for place, (batch, line) in enumerate(rows.groupby("batch", sort=True)):
         times = 1 + line["over_one_percent"].to_numpy(float) / 100
-        axes.plot(line["packed_tokens"].astype(float), times, **_look(place), label=f"B = {int(batch)}")
+        axes.plot(line["packed_tokens"].astype(float), times, **style.look(place), label=f"B = {int(batch)}")
     for number, one in enumerate(theirs.sort_values("batch").itertuples()):
         at = one.packed_tokens, 1 + one.over_one_percent / 100
         label = None if number else "paper, W = 64 over W = 1"
         axes.plot([at[0]], [at[1]], "D", color=style.PAPER, linestyle="none", label=label)
         text = f"B = {int(one.batch)}, {one.over_one_percent:+g}%"
         axes.annotate(text, at, xytext=(4, 0), textcoords="offset points", color="#6f6f6f", fontsize=5.5, va="center")
-    _widths(axes, rows)
+    _scales(axes, {*rows["packed_tokens"], *theirs["packed_tokens"]})
     axes.set_xlim(right=64 * 2**2.6)  # room for the labels
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    ticks = [tick for tick in (1, 2, 5, 10, 20, 50, 100) if low <= tick <= high]
-    axes.set_yticks(ticks, labels=[str(tick) for tick in ticks])
-    axes.set_yticks([], minor=True)
     axes.set_ylabel("latency over that at W = 1")
 
 
@@ -118,7 +107,7 @@ def _latency(axes: Axes, ours: pd.DataFrame, title: str) -> None:
     axes.set_title(title)
     rows = ours[ours["component"].isin(["verify_dense", "verify_ragged"]) & ours["latency_ms"].notna()]
     if not len(rows):
-        style.not_measured(axes, [note.removeprefix("not measured: ") for note in ours["note"] if note] or [NO_RECORDS])
+        style.not_measured(axes, ours["note"])
         return
     places = {batch: place for place, batch in enumerate(sorted(rows["batch"].unique()))}
     for (component, batch), line in rows.groupby(["component", "batch"], sort=True):
@@ -126,19 +115,23 @@ def _latency(axes: Axes, ours: pd.DataFrame, title: str) -> None:
         middle, low, high = (line[name].to_numpy(float) for name in ("latency_ms", "low_ms", "high_ms"))
         axes.errorbar(
             line["packed_tokens"].astype(float), middle, yerr=np.clip([middle - low, high - middle], 0, None),
-            **_look(places[batch]), linestyle="-" if dense else "--", elinewidth=0.6, capsize=1.2, capthick=0.5,
+            **style.look(places[batch]), linestyle="-" if dense else "--", elinewidth=0.6, capsize=1.2, capthick=0.5,
             markerfacecolor=None if dense else "white",
         )  # fmt: skip
     for label, line in (("dense", "-"), ("ragged", "--")):
         axes.plot([], [], color=style.INK, linestyle=line, label=label)
-    _widths(axes, rows)
-    axes.set_yscale("log")
+    _scales(axes, set(rows["packed_tokens"]))
     axes.set_ylabel("latency of the pass (ms)")
 
 
-def _widths(axes: Axes, rows: pd.DataFrame) -> None:
+def _scales(axes: Axes, widths: set) -> None:
+    """Both logarithmic, with plain numbers at the ticks."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.set_xscale("log", base=2)
-    ticks = [width for width in sorted(rows["packed_tokens"].unique()) if np.log2(float(width)).is_integer()]
+    ticks = [width for width in sorted(widths) if np.log2(float(width)).is_integer()]
     axes.set_xticks(ticks, labels=[str(int(tick)) for tick in ticks])
     axes.set_xticks([], minor=True)
     axes.set_xlabel("packed tokens W of each request")

@@ -13,9 +13,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from cast.experiments.records import SERVING
+
 from . import style
-from .data import NO_RECORDS, Study
-from .serving import GOODPUT, printed, served
+from .data import Study
+from .panels import measured
+from .serving import GOODPUT, Batch, batches, printed
 
 SERIES = {
     ("dense", "chain"): ("chain", "#E69F00", "s"),
@@ -33,12 +36,8 @@ COLUMNS = [
 def plotted(study: Study) -> pd.DataFrame:
     """The data of the figure: goodput in tokens/s (median, geometric mean and its interval) by series and B."""
     found = []
-    for place in served(study, GOODPUT):
-        identity = {"source": "ours", "setting": place.setting, "domain": place.domain, "note": ""}
-        if place.reason:
-            found.append(identity | {"note": f"not measured: {place.reason}"})
-        for active in place.batches:
-            found += [identity | {"active": active} | point for point in _points(place.at(active))]
+    for place in measured(study, GOODPUT, SERVING):
+        found += [batch.record | point for batch in batches(place) for point in _points(batch)] or [place.record]
     for one in printed("dense_request_level"):
         batch = int(one["quantity"].rsplit("batch ", 1)[1])
         place = {"source": "paper", "setting": one["setting"], "verifier": "dense", "policy": "best_first"}
@@ -46,14 +45,14 @@ def plotted(study: Study) -> pd.DataFrame:
     return pd.DataFrame(found, columns=COLUMNS)
 
 
-def _points(runs: pd.DataFrame) -> list[dict]:
+def _points(batch: Batch) -> list[dict]:
     from cast.experiments.serving_statistics import compare, spread
 
     points = []
     for variant in SERIES:
-        numbers = spread(runs, variant)
+        numbers = spread(batch.runs, variant)
         if numbers["repeats"]:
-            over = 100 * compare(runs, variant, ("dense", "uniform")).gain
+            over = 100 * compare(batch.runs, variant, ("dense", "uniform")).gain
             points.append({"verifier": variant[0], "policy": variant[1], "over_uniform_percent": over} | numbers)
     return points
 
@@ -61,28 +60,27 @@ def _points(runs: pd.DataFrame) -> list[dict]:
 def render(study: Study, out: Path) -> list[Path]:
     frame = plotted(study)
     ours = frame[frame["source"] == "ours"]
-    places = list(ours[["setting", "domain"]].drop_duplicates().itertuples(index=False, name=None)) or [("", "")]
+    if not ours["mean"].notna().any():
+        return style.save_not_measured(out, frame)
+    places = list(ours[["setting", "domain"]].drop_duplicates().itertuples(index=False, name=None))
     columns = min(2, len(places))
     lines = -(-len(places) // columns)
     width = style.ONE_COLUMN if columns == 1 else style.TWO_COLUMNS
-    figure, grid = style.new_figure(width, 2.4 * lines + 0.5, lines, columns)
-    handles: dict[str, object] = {}
+    figure, grid = style.new_figure(width, 2.4 * lines, lines, columns)
     for axes, place in zip(grid.flat, places, strict=False):
         mine = ours[(ours["setting"] == place[0]) & (ours["domain"] == place[1])]
-        axes.set_title(", ".join(part for part in place if part) or "ours")
+        axes.set_title(", ".join(part for part in place if part))
         _draw(axes, mine)
-        handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     for axes in grid.flat[len(places) :]:
         axes.set_axis_off()
-    if handles:
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2 if columns == 1 else 5)
+    style.shared_legend(figure)
     return style.save(figure, out, frame)
 
 
 def _draw(axes: Axes, rows: pd.DataFrame) -> None:
     measured = rows[rows["mean"].notna()]
     if not len(measured):
-        style.not_measured(axes, [n.removeprefix("not measured: ") for n in rows["note"] if n] or [NO_RECORDS])
+        style.not_measured(axes, rows["note"])
         return
     have = [one for one in SERIES if ((measured["verifier"] == one[0]) & (measured["policy"] == one[1])).any()]
     for place, variant in enumerate(have):
@@ -99,6 +97,7 @@ def _draw(axes: Axes, rows: pd.DataFrame) -> None:
     batches = sorted(measured["active"].unique())
     axes.set_xticks(batches, labels=[str(int(batch)) for batch in batches])
     axes.set_xticks([], minor=True)
+    axes.set_xlim(batches[0] / 1.4, batches[-1] * 1.4)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("concurrent requests B")
     axes.set_ylabel("goodput (tokens/s)")

@@ -17,10 +17,11 @@ from matplotlib.ticker import NullFormatter
 from cast.experiments.records import TOTAL_VARIATION
 
 from . import paper, style, tables
-from .data import NO_RECORDS, PLAIN, Study
-from .panels import places
-from .table_total_variation import DTYPES, EXPERIMENT, LEVELS, SAMPLERS
+from .data import PLAIN, Study
+from .draws import DTYPES, LEVELS, SAMPLERS, in_order
+from .panels import measured
 
+EXPERIMENT = "total_variation"
 COLUMNS = ["source", "setting", "domain", "panel", "series", "prompt_id", "draws", "value", "decay_exponent", "note"]
 FLOORS = {"floor_mean": ("--", "floor, mean"), "floor_q999": (":", "floor, 99.9%")}
 FLOOR_INK = "#555555"
@@ -33,22 +34,16 @@ PAPER_DTYPES = {"fp64": "float64", "bf16": "bfloat16"}
 
 def plotted(study: Study) -> pd.DataFrame:
     """The data of the figure: total variation by draws, of each prefix and (no prompt_id) their mean."""
-    rows = study.records(EXPERIMENT, TOTAL_VARIATION)
     found = []
-    for setting, domain in places(study, rows):
-        place = {"source": "ours", "setting": setting, "domain": domain, "note": ""}
-        mine = rows
-        if len(rows):
-            mine = rows[(rows["setting"] == setting) & (rows["domain"] == domain) & (rows["status"] == "measured")]
-            # Walks that may miss their node make no common axis of draws.
-            mine = mine[mine["level"] != "deeper"]
-        if not len(mine):
-            reason = study.reason(setting, EXPERIMENT, rows, domain=domain or None)
-            found.append(place | {"note": f"not measured: {reason}"})
+    for place in measured(study, EXPERIMENT, TOTAL_VARIATION):
+        if place.reason:
+            found.append(place.record)
             continue
-        for (level, dtype), part in sorted(mine.groupby(["level", "dtype"]), key=_in_order):
+        # Walks that may miss their node make no common axis of draws.
+        mine = place.rows[place.rows["level"] != "deeper"]
+        for (level, dtype), part in sorted(mine.groupby(["level", "dtype"]), key=in_order):
             title = f"{LEVELS[level].format(depth=int(part['depth'].max()))}, {DTYPES.get(dtype, dtype)}"
-            found += [place | {"panel": title} | point for point in _points(part)]
+            found += [place.record | {"panel": title} | point for point in _points(part)]
     found += _paper_rows()
     return pd.DataFrame(found, columns=COLUMNS)
 
@@ -56,31 +51,24 @@ def plotted(study: Study) -> pd.DataFrame:
 def render(study: Study, out: Path) -> list[Path]:
     frame = plotted(study)
     ours, theirs = frame[frame["source"] == "ours"], frame[frame["source"] == "paper"]
-    lines = list(ours[["setting", "domain"]].drop_duplicates().itertuples(index=False, name=None)) or [("", "")]
+    if not ours["value"].notna().any():
+        return style.save_not_measured(out, frame)
+    lines = list(ours[["setting", "domain"]].drop_duplicates().itertuples(index=False, name=None))
     panels = {line: _of(ours, *line)["panel"].dropna().unique() for line in lines}
     columns = max(1, *(len(titles) for titles in panels.values()))
-    figure, grid = style.new_figure(style.TWO_COLUMNS, 2.3 * len(lines) + 0.4, len(lines), columns)
-    handles: dict[str, object] = {}
+    figure, grid = style.new_figure(style.TWO_COLUMNS, 2.3 * len(lines), len(lines), columns)
     for (setting, domain), axes in zip(lines, grid, strict=True):
         mine, titles = _of(ours, setting, domain), panels[setting, domain]
         for panel, title in zip(axes, titles, strict=False):
             panel.set_title(f"{setting}, {paper.DOMAIN_LABELS.get(domain, domain)}\n{title}")
             _draw(panel, mine[mine["panel"] == title], theirs[theirs["panel"] == title])
-            handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
         for panel in axes[len(titles) :]:
             panel.set_axis_off()
         if not len(titles):
-            axes[0].set_title(", ".join(part for part in (setting, domain) if part) or "ours")
-            notes = [note.removeprefix("not measured: ") for note in mine["note"] if note]
-            style.not_measured(axes[0], notes or [NO_RECORDS])
-    if handles:
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
+            axes[0].set_title(", ".join(part for part in (setting, domain) if part))
+            style.not_measured(axes[0], mine["note"])
+    style.shared_legend(figure)
     return style.save(figure, out, frame)
-
-
-def _in_order(group: tuple[tuple[str, str], pd.DataFrame]) -> tuple[int, int]:
-    level, dtype = group[0]
-    return list(LEVELS).index(level), list(DTYPES).index(dtype) if dtype in DTYPES else len(DTYPES)
 
 
 def _of(frame: pd.DataFrame, setting: str, domain: str) -> pd.DataFrame:

@@ -9,8 +9,8 @@ import pandas as pd
 
 from cast.experiments.records import DECODE
 
-from . import tables
-from .data import DOMAIN_ORDER, TREE, Study
+from . import paper, tables
+from .data import DOMAIN_ORDER, PLAIN, TREE, Study
 
 REPEATED, SAMPLED = "repeated_panel", "sampled_decoding"
 
@@ -63,6 +63,44 @@ class Panel:
         return tables.missing(self.reason(setting, domain, **keys))
 
 
+@dataclass(frozen=True)
+class Place:
+    """What an experiment measured of one setting and domain: its rows, or why there are none."""
+
+    setting: str
+    domain: str
+    rows: pd.DataFrame
+    reason: str
+
+    @property
+    def label(self) -> list[str]:
+        """Its first two cells in a table."""
+        return [self.setting, paper.DOMAIN_LABELS.get(self.domain, self.domain)]
+
+    @property
+    def record(self) -> dict:
+        """The start of its rows in a CSV; the whole row where nothing was measured."""
+        note = f"not measured: {self.reason}" if self.reason else ""
+        return {"source": "ours", "setting": self.setting, "domain": self.domain, "note": note}
+
+    def missing_row(self, columns: int) -> tables.Row:
+        """The row of a table that says why nothing was measured here."""
+        return tables.Row([*self.label, tables.missing(self.reason), *[tables.NONE] * (columns - 3)])
+
+
+def measured(study: Study, experiment: str, schema) -> list[Place]:
+    """Every setting and domain of an experiment, or of the study where it left no record."""
+    rows = study.records(experiment, schema)
+    found = []
+    for setting, domain in places(study, rows):
+        mine = rows
+        if len(rows):
+            mine = rows[(rows["setting"] == setting) & (rows["domain"] == domain) & (rows["status"] == "measured")]
+        reason = "" if len(mine) else study.reason(setting, experiment, rows, domain=domain or None)
+        found.append(Place(setting, domain, mine, reason))
+    return found
+
+
 def places(study: Study, rows: pd.DataFrame) -> list[tuple[str, str]]:
     """Settings and domains of an experiment's rows, as in ``Panel.places``."""
     if not len(rows):
@@ -105,4 +143,12 @@ def _parts(rows: pd.DataFrame, split: str | None) -> Iterator[tuple[object, pd.D
         yield None, rows
         return
     # A traced run is shorter: its limit is no protocol of its own.
-    yield from rows[~rows["traced"].astype(bool)].groupby(split)
+    timed = rows[~rows["traced"].astype(bool)]
+    if split != "block_size":
+        yield from timed.groupby(split)
+        return
+    # Plain decoding drafts nothing: it is timed once and serves every block size of its setting and domain.
+    plain = timed["method"] == PLAIN
+    for value, part in timed[~plain].groupby(split):
+        beside = timed[plain].merge(part[["setting", "domain"]].drop_duplicates())
+        yield value, pd.concat([part, beside], ignore_index=True)

@@ -12,7 +12,7 @@ from cast.experiments.records import SERVING
 
 from . import paper, tables
 from .data import Study
-from .panels import places
+from .panels import Place, measured
 
 GOODPUT, CONTINUOUS = "serving_goodput", "continuous_batching"
 POLICIES = {
@@ -25,48 +25,43 @@ POLICIES = {
 
 
 @dataclass(frozen=True)
-class Place:
-    """The timed runs of one setting and domain, or why there are none; ``traced``: the short ones with pass times."""
+class Batch:
+    """The timed runs of one setting and domain with so many active requests; ``traced``: the short ones by pass."""
 
-    setting: str
-    domain: str
+    place: Place
+    active: int
     runs: pd.DataFrame
     traced: pd.DataFrame
-    reason: str
 
     @property
     def label(self) -> list[str]:
-        return [self.setting, paper.DOMAIN_LABELS.get(self.domain, self.domain)]
+        return [*self.place.label, str(self.active)]
 
     @property
-    def batches(self) -> list[int]:
-        return sorted(int(active) for active in self.runs["active"].unique()) if len(self.runs) else []
+    def record(self) -> dict:
+        return self.place.record | {"active": self.active}
 
-    def at(self, active: int) -> pd.DataFrame:
-        """The timed runs with so many active requests."""
-        return self.runs[self.runs["active"] == active]
+    @property
+    def variants(self) -> list[tuple[str, str]]:
+        """Verifier and policy of the runs: dense, ragged, bucketed; policies in the tables' order."""
+        have = set(zip(self.runs["verifier"], self.runs["policy"], strict=True))
+        first = {"dense": 0, "ragged": 1}
+        return sorted(have, key=lambda one: (first.get(one[0], 2), one[0], list(POLICIES).index(one[1])))
 
-
-def served(study: Study, experiment: str) -> list[Place]:
-    """Every setting and domain of a serving experiment, or of the study where it left no record."""
-    rows = study.records(experiment, SERVING)
-    found = []
-    for setting, domain in places(study, rows):
-        mine = rows
-        if len(rows):
-            mine = rows[(rows["setting"] == setting) & (rows["domain"] == domain) & (rows["status"] == "measured")]
-        traced = mine["traced"].astype(bool) if len(mine) else []
-        timed, short = (mine[~traced], mine[traced]) if len(mine) else (mine, mine)
-        reason = "" if len(timed) else study.reason(setting, experiment, rows, domain=domain or None)
-        found.append(Place(setting, domain, timed, short, reason))
-    return found
+    def of(self, variant: tuple[str, str]) -> pd.DataFrame:
+        """The runs of one verifier and policy."""
+        return self.runs[(self.runs["verifier"] == variant[0]) & (self.runs["policy"] == variant[1])]
 
 
-def variants(runs: pd.DataFrame) -> list[tuple[str, str]]:
-    """Verifier and policy of the runs: dense, ragged, bucketed; policies in the tables' order."""
-    have = set(zip(runs["verifier"], runs["policy"], strict=True))
-    first = {"dense": 0, "ragged": 1}
-    return sorted(have, key=lambda one: (first.get(one[0], 2), one[0], list(POLICIES).index(one[1])))
+def batches(place: Place) -> list[Batch]:
+    """What was served at a place, by active requests."""
+    if place.reason:
+        return []
+    traced = place.rows["traced"].astype(bool)
+    timed, short = place.rows[~traced], place.rows[traced]
+    return [
+        Batch(place, int(active), runs, short[short["active"] == active]) for active, runs in timed.groupby("active")
+    ]
 
 
 def named(variant: tuple[str, str]) -> str:
@@ -79,6 +74,11 @@ def percents(ratio, prefix: str = "") -> dict[str, float]:
     """A paired ratio's numbers in percent, for the CSV."""
     numbers = {name: 100 * getattr(ratio, name) for name in ("gain", "low", "high", "median", "least", "most")}
     return {f"{prefix}{name}_percent": value for name, value in numbers.items()} | {f"{prefix}repeats": ratio.repeats}
+
+
+def spread_columns(numbers: dict[str, float], name: str) -> dict[str, float]:
+    """A `spread` of tokens per second for the CSV, but for its count of repeats."""
+    return {f"{name}_{key}_tokens_per_s": value for key, value in numbers.items() if key != "repeats"}
 
 
 def shown(ratio) -> tables.Cell | str:
@@ -94,17 +94,6 @@ def interval(numbers: dict[str, float], digits: int = 1) -> str:
     if not (math.isfinite(numbers["low"]) and math.isfinite(numbers["high"])):
         return mean
     return f"{mean} [{numbers['low']:.{digits}f}, {numbers['high']:.{digits}f}]"
-
-
-def missing_row(place: Place, columns: int) -> tables.Row:
-    cells = [tables.missing(place.reason), *[tables.NONE] * (columns - 3)]
-    return tables.Row([*place.label, *cells])
-
-
-def missing_record(place: Place) -> dict:
-    return {"source": "ours", "setting": place.setting, "domain": place.domain} | {
-        "note": f"not measured: {place.reason}"
-    }
 
 
 def printed(*identifiers: str) -> list[dict]:
@@ -139,21 +128,21 @@ PROSE = "The paper gives these numbers in its text alone (medians of four runs),
 def table(
     study: Study,
     experiment: str,
-    batch: Callable[[Place, int], tuple[list[tables.Row], list[dict]]],
+    batch: Callable[[Batch], tuple[list[tables.Row], list[dict]]],
     claims: tuple[str, ...],
     *,
     title: str,
     header: list[str],
     notes: list[str],
 ) -> tables.Table:
-    """What ``batch`` gives for each place and batch size of a serving experiment, then the paper's numbers."""
+    """What ``batch`` gives for each batch size of a serving experiment, then the paper's numbers."""
     rows, data, rules = [], [], set()
-    for place in served(study, experiment):
+    for place in measured(study, experiment, SERVING):
         if place.reason:
-            rows.append(missing_row(place, len(header)))
-            data.append(missing_record(place))
-        for active in place.batches:
-            one, numbers = batch(place, active)
+            rows.append(place.missing_row(len(header)))
+            data.append(place.record)
+        for served in batches(place):
+            one, numbers = batch(served)
             rows += one
             data += numbers
             rules.add(len(rows) - 1)

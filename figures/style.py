@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib
 import pandas as pd
 
-from .data import DOMAIN_ORDER
+from .data import DOMAIN_ORDER, NO_RECORDS
 from .files import complete_or_absent
 
 matplotlib.use("Agg")
@@ -28,7 +28,7 @@ PAPER = "#9a9a9a"
 """The paper's own numbers are drawn in this grey, everywhere."""
 
 # Okabe-Ito: eight colours that stay apart under the common colour-vision deficiencies.
-_CYCLE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B8A900"]
+CYCLE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B8A900"]
 METHOD_COLOURS = {
     "autoregressive": "#000000",
     "dflash": "#E69F00",
@@ -41,7 +41,6 @@ METHOD_LABELS = {
     "autoregressive": "AR", "dflash": "DFlash", "cast": "CAST", "eagle3": "EAGLE-3", "dart": "DART", "ngram": "n-gram",
 }  # fmt: skip
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
-# Colour never carries a domain alone: each has its marker too.
 
 # The PDF and SVG writers otherwise stamp the clock and random ids into the file.
 _METADATA = {"pdf": {"CreationDate": None, "Producer": None, "Creator": "figures"}, "svg": {"Date": None}}
@@ -88,22 +87,54 @@ def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **o
     return plt.subplots(rows, columns, figsize=(width, height), squeeze=False, layout="constrained", **options)
 
 
-def setting_colours(settings: Iterable[str]) -> dict[str, str]:
-    """A colour for each setting, by its place in the given order (so pass all settings of the study)."""
-    return {name: _CYCLE[index % len(_CYCLE)] for index, name in enumerate(settings)}
+def look(place: int) -> dict[str, str]:
+    """Colour and marker of a figure's n-th series, from 0; 64 pairs before one comes again.
+
+    Colour never stands alone: each series has its marker too.
+    """
+    return {"color": CYCLE[place % len(CYCLE)], "marker": MARKERS[(place + place // len(CYCLE)) % len(MARKERS)]}
 
 
 def domain_style(domain: str) -> dict[str, str]:
     """Colour and marker of a domain: the same in every figure, whatever else is drawn."""
-    place = DOMAIN_ORDER.index(domain) if domain in DOMAIN_ORDER else sum(domain.encode())
-    return {"color": _CYCLE[place % len(_CYCLE)], "marker": MARKERS[place % len(MARKERS)]}
+    return look(DOMAIN_ORDER.index(domain) if domain in DOMAIN_ORDER else sum(domain.encode()))
+
+
+def shared_legend(figure: Figure) -> None:
+    """One legend for all panels in a strip of its own below them; of one label, the first panel's look."""
+    handles: dict[str, object] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    if not handles:
+        return
+    labels = list(handles)
+
+    def inches(rows: int) -> float:
+        """Of columns of so many entries: of each its line and space, and its longest label."""
+        starts = range(0, len(labels), rows)
+        return sum(0.43 + 0.048 * max(map(len, labels[start : start + rows])) for start in starts)
+
+    rows = next((n for n in range(1, len(labels)) if inches(n) < figure.get_figwidth()), len(labels))
+    figure.set_figheight(figure.get_figheight() + 0.15 * rows)
+    columns = -(-len(labels) // rows)
+    figure.legend(handles.values(), labels, loc="outside lower center", ncols=columns)
 
 
 def not_measured(axes: Axes, reasons: Iterable[str]) -> None:
-    """Turn a panel into the statement that there is nothing to draw, and why."""
+    """Turn a panel into the statement that there is nothing to draw, and why (NO_RECORDS without a reason)."""
     axes.set_axis_off()
-    text = "not measured:\n" + wrapped("; ".join(dict.fromkeys(reasons)), 34)
+    bare = dict.fromkeys(reason.removeprefix("not measured: ") for reason in reasons if reason)
+    text = "not measured:\n" + wrapped("; ".join(bare) or NO_RECORDS, 34)
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=INK, fontsize=7)
+
+
+def save_not_measured(out: Path, data: pd.DataFrame) -> list[Path]:
+    """The figure of which nothing was measured: why, from the notes of our rows."""
+    figure, grid = new_figure(TWO_COLUMNS, 1.2)
+    ours = data[data["source"] == "ours"] if "source" in data else data
+    not_measured(grid[0, 0], ours["note"])
+    return save(figure, out, data)
 
 
 def wrapped(text: str, characters: int) -> str:

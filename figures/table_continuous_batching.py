@@ -6,18 +6,7 @@ import pandas as pd
 
 from . import tables
 from .data import Study
-from .serving import (
-    CONTINUOUS,
-    PROSE,
-    STATISTIC,
-    Place,
-    interval,
-    named,
-    percents,
-    shown,
-    table,
-    variants,
-)  # fmt: skip
+from .serving import CONTINUOUS, PROSE, STATISTIC, Batch, interval, named, percents, shown, spread_columns, table
 
 HEADER = [
     "Setting", "Domain", "Active", "Policy or ratio", "Goodput (tokens/s) or gain", "Whole run (tokens/s)",
@@ -41,21 +30,21 @@ def build(study: Study) -> tables.Table:
             "time, prefills and idling included. Wait: arrival to a slot; latency: arrival to the last token; means.",
             "Departures: outputs unlike plain decoding of the same prompt, of all repeats; the gap is the target's "
             "top-two logit difference there.",
+            "Every repeat serves the same prompts at other arrivals: the intervals cover the draw of arrivals, not "
+            "that of prompts.",
             STATISTIC,
             PROSE,
         ],
     )
 
 
-def _batch(place: Place, active: int) -> tuple[list[tables.Row], list[dict]]:
+def _batch(batch: Batch) -> tuple[list[tables.Row], list[dict]]:
     from cast.experiments.serving_statistics import compare, spread
 
-    runs, label = place.at(active), [*place.label, str(active)]
-    identity = {"source": "ours", "setting": place.setting, "domain": place.domain, "active": active, "note": ""}
     rows, data = [], []
-    for variant in variants(runs):
-        mine = runs[(runs["verifier"] == variant[0]) & (runs["policy"] == variant[1])]
-        goodput, whole = (spread(runs, variant, name) for name in ("goodput_tokens_per_s", "tokens_per_s"))
+    for variant in batch.variants:
+        mine = batch.of(variant)
+        goodput, whole = (spread(batch.runs, variant, name) for name in ("goodput_tokens_per_s", "tokens_per_s"))
         means = {name: mine[name].mean() for name in ("mean_active", "wait_s", "latency_s", "arrivals_per_s", "load")}
         compared = mine[mine["departures"].notna()]
         departures = int(compared["departures"].sum()) if len(compared) else None
@@ -66,18 +55,17 @@ def _batch(place: Place, active: int) -> tuple[list[tables.Row], list[dict]]:
             *(tables.number(means[n]) for n in ("wait_s", "latency_s")),
         ]
         cells = [interval(goodput), interval(whole), *shown_means, told, _gap(largest)]
-        rows.append(tables.Row([*label, named(variant), *cells]))
-        numbers = {f"goodput_{name}_tokens_per_s": value for name, value in goodput.items() if name != "repeats"}
-        numbers |= {f"whole_{name}_tokens_per_s": value for name, value in whole.items() if name != "repeats"}
+        rows.append(tables.Row([*batch.label, named(variant), *cells]))
+        numbers = spread_columns(goodput, "goodput") | spread_columns(whole, "whole")
         names = {"verifier": variant[0], "policy": variant[1], "repeats": goodput["repeats"]}
         counts = {"departures": departures, "outputs": outputs, "largest_gap": largest}
-        data.append(identity | names | numbers | means | counts)
-    if {TREE, EVEN} <= set(variants(runs)):
+        data.append(batch.record | names | numbers | means | counts)
+    if {TREE, EVEN} <= set(batch.variants):
         for quantity, title in QUANTITIES.items():
-            ratio = compare(runs, TREE, EVEN, quantity)
+            ratio = compare(batch.runs, TREE, EVEN, quantity)
             title = f"best-first over uniform, {title}"
-            rows.append(tables.Row([*label, title, shown(ratio), *[tables.NONE] * (len(HEADER) - 5)]))
-            data.append(identity | {"ratio": title, "quantity": quantity} | percents(ratio))
+            rows.append(tables.Row([*batch.label, title, shown(ratio), *[tables.NONE] * (len(HEADER) - 5)]))
+            data.append(batch.record | {"ratio": title, "quantity": quantity} | percents(ratio))
     return rows, data
 
 

@@ -15,7 +15,7 @@ from cast.experiments.records import EQUIVALENCE
 
 from . import paper, style, tables
 from .data import CHAIN, PLAIN, Study
-from .panels import places
+from .panels import measured
 
 EXPERIMENT = "greedy_equivalence"
 HEADER = [
@@ -34,23 +34,19 @@ def near_tie() -> float:
 
 
 def build(study: Study) -> tables.Table:
-    rows = study.records(EXPERIMENT, EQUIVALENCE)
-    measured = rows[(rows["status"] == "measured") & (rows["method"] != PLAIN)] if len(rows) else rows
-    shown, data, rules, notes = [], [], set(), []
-    for setting, domain in places(study, rows):
-        mine = _where(measured, setting=setting, domain=domain)
-        if not len(mine):
-            reason = study.reason(setting, EXPERIMENT, rows, domain=domain or None)
-            empty = [tables.NONE] * (len(HEADER) - 4)
-            shown.append(tables.Row([setting, _label(domain), tables.NONE, tables.missing(reason), *empty]))
-            place = {"source": "ours", "setting": setting, "domain": domain}
-            data.append(place | {"note": f"not measured: {reason}"})
-        for _, cell in sorted(mine.groupby(_CELL), key=_chain_first) if len(mine) else []:
+    shown, data, rules, notes, compared = [], [], set(), [], []
+    for place in measured(study, EXPERIMENT, EQUIVALENCE):
+        if place.reason:
+            shown.append(place.missing_row(len(HEADER)))
+            data.append(place.record)
+            continue
+        compared.append(place.rows[place.rows["method"] != PLAIN])
+        for _, cell in sorted(compared[-1].groupby(_CELL), key=_chain_first):
             numbers = _numbers(cell)
             shown.append(_row(numbers))
             data.append({"source": "ours"} | numbers)
         rules.add(len(shown) - 1)
-    for (setting, dtype), mine in measured.groupby(["setting", "dtype"]) if len(measured) else []:
+    for (setting, dtype), mine in pd.concat(compared).groupby(["setting", "dtype"]) if compared else []:
         everything = _numbers(mine) | {"domain": _ALL, "method": _ALL, "budget": None, "block_size": None}
         shown.append(_row(everything))
         by_gap = _by_gap(mine)
@@ -86,12 +82,6 @@ _COLUMNS = [
     "source", *_CELL, *_COUNTS, "fp32_agrees", "fp32_compared", "largest_gap", "share_near_percent",
     "rate_near_per_1000", "rate_beyond_per_1000", "gap_from", "gap_to", "share_percent", "rate_per_1000", "note",
 ]  # fmt: skip
-
-
-def _where(frame: pd.DataFrame, **keys) -> pd.DataFrame:
-    for column, value in keys.items():
-        frame = frame[frame[column] == value] if len(frame) else frame
-    return frame
 
 
 def _chain_first(group: tuple[tuple, pd.DataFrame]) -> tuple:

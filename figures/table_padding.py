@@ -6,17 +6,7 @@ import pandas as pd
 
 from . import tables
 from .data import Study
-from .serving import (
-    GOODPUT,
-    PROSE,
-    STATISTIC,
-    Place,
-    named,
-    percents,
-    shown,
-    table,
-    variants,
-)  # fmt: skip
+from .serving import GOODPUT, PROSE, STATISTIC, Batch, named, percents, shown, table
 
 HEADER = [
     "Setting", "Domain", "B", "Verifier", "Padded rows", "Verify (ms/round)", "Verify over ragged",
@@ -43,24 +33,20 @@ def build(study: Study) -> tables.Table:
     )
 
 
-def _batch(place: Place, active: int) -> tuple[list[tables.Row], list[dict]]:
+def _batch(batch: Batch) -> tuple[list[tables.Row], list[dict]]:
     from cast.experiments.serving_statistics import compare
 
-    runs, label = place.at(active), [*place.label, str(active)]
-    identity = {"source": "ours", "setting": place.setting, "domain": place.domain, "active": active, "note": ""}
-    traced = place.traced
-    traced = traced[(traced["active"] == active) & (traced["policy"] == POLICY)] if len(traced) else traced
+    traced = batch.traced[batch.traced["policy"] == POLICY]
     passes = traced.groupby("verifier")["verify_ms_per_round"].mean() if len(traced) else pd.Series(dtype=float)
     rows, data = [], []
-    for variant in (one for one in variants(runs) if one[1] == POLICY):
-        mine = runs[(runs["verifier"] == variant[0]) & (runs["policy"] == POLICY)]
-        share, ms = mine["padded_share"].mean(), float(passes.get(variant[0], float("nan")))
+    for variant in (one for one in batch.variants if one[1] == POLICY):
+        share, ms = batch.of(variant)["padded_share"].mean(), float(passes.get(variant[0], float("nan")))
         over = ms / float(passes.get("ragged", float("nan"))) - 1
-        ratio = None if variant[0] == "dense" else compare(runs, variant, ("dense", POLICY))
+        ratio = None if variant[0] == "dense" else compare(batch.runs, variant, ("dense", POLICY))
         timed = [tables.number(ms, 1), tables.NONE if variant[0] == "ragged" else tables.percent(over)]
         cells = [f"{100 * share:.1f}%", *timed, tables.NONE if ratio is None else shown(ratio)]
-        rows.append(tables.Row([*label, named(variant).split(", ")[0], *cells]))
+        rows.append(tables.Row([*batch.label, named(variant).split(", ")[0], *cells]))
         numbers = {"padded_percent": 100 * share, "verify_ms_per_round": ms, "verify_over_ragged_percent": 100 * over}
         over_dense = {} if ratio is None else percents(ratio, "goodput_over_dense_")
-        data.append(identity | {"verifier": variant[0], "policy": POLICY} | numbers | over_dense)
+        data.append(batch.record | {"verifier": variant[0], "policy": POLICY} | numbers | over_dense)
     return rows, data

@@ -11,14 +11,13 @@ import pandas as pd
 
 from cast.experiments.records import TOTAL_VARIATION
 
-from . import paper, tables
-from .data import PLAIN, Study
-from .panels import places
+from . import tables
+from .data import Study
+from .draws import DTYPES, SAMPLERS
+from .panels import measured
 from .serving import printed
 
 EXPERIMENT = "sampling_under_load"
-SAMPLERS = {PLAIN: "AR (control)", "walk": "direct walk", "recursive": "recursive"}
-DTYPES = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 HEADER = [
     "Setting", "Domain", "Precision", "Sampler", "Draws", "Prefixes", "TV, largest", "TV, mean", "Floor, mean",
     "Floor, 99.9%", "Above their 99.9%", "Decay", "Law of the pass",
@@ -26,24 +25,17 @@ HEADER = [
 
 
 def build(study: Study) -> tables.Table:
-    rows = study.records(EXPERIMENT, TOTAL_VARIATION)
     shown, data, rules = [], [], set()
-    for setting, domain in places(study, rows):
-        label = [setting, paper.DOMAIN_LABELS.get(domain, domain)]
-        place = {"source": "ours", "setting": setting, "domain": domain}
-        mine = rows
-        if len(rows):
-            mine = rows[(rows["setting"] == setting) & (rows["domain"] == domain) & (rows["status"] == "measured")]
-            mine = mine[mine["level"] == "first"]
-        if not len(mine):
-            reason = study.reason(setting, EXPERIMENT, rows, domain=domain or None)
-            shown.append(tables.Row([*label, tables.missing(reason), *[tables.NONE] * (len(HEADER) - 3)]))
-            data.append(place | {"note": f"not measured: {reason}"})
+    for place in measured(study, EXPERIMENT, TOTAL_VARIATION):
+        if place.reason:
+            shown.append(place.missing_row(len(HEADER)))
+            data.append(place.record)
             continue
+        mine = place.rows[place.rows["level"] == "first"]
         for (dtype, sampler), part in sorted(mine.groupby(["dtype", "sampler"]), key=_in_order):
             for numbers in _by_draws(part):
-                shown.append(_row([*label, DTYPES.get(dtype, dtype), SAMPLERS[sampler]], numbers))
-                data.append(place | {"dtype": dtype, "sampler": sampler} | numbers | {"note": ""})
+                shown.append(_row([*place.label, DTYPES.get(dtype, dtype), SAMPLERS[sampler]], numbers))
+                data.append(place.record | {"dtype": dtype, "sampler": sampler} | numbers)
             rules.add(len(shown) - 1)
     for one in printed("served_total_variation"):
         floor, value = "floor" in one["quantity"], float(one["value"])

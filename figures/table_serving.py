@@ -6,22 +6,9 @@ static policy.
 
 from __future__ import annotations
 
-import pandas as pd
-
 from . import tables
 from .data import Study
-from .serving import (
-    GOODPUT,
-    PROSE,
-    STATISTIC,
-    Place,
-    interval,
-    named,
-    percents,
-    shown,
-    table,
-    variants,
-)  # fmt: skip
+from .serving import GOODPUT, POLICIES, PROSE, STATISTIC, Batch, interval, named, percents, shown, spread_columns, table
 
 HEADER = ["Setting", "Domain", "B", "Policy or ratio", "Goodput (tokens/s) or gain", "R", "Nodes per request"]
 CLAIMS = (
@@ -50,43 +37,40 @@ def build(study: Study) -> tables.Table:
     )
 
 
-def comparisons(runs: pd.DataFrame) -> list[tuple[str, tuple[str, str], tuple[str, str], str]]:
+def comparisons(batch: Batch) -> list[tuple[str, tuple[str, str], tuple[str, str], str]]:
     """Label, variant, the other variant, and the compared column, of every ratio of one batch size."""
     from cast.experiments.serving_statistics import best_static  # scipy: only where records are compared
 
-    have, goodput = set(variants(runs)), "goodput_tokens_per_s"
+    have, goodput = set(batch.variants), "goodput_tokens_per_s"
     pairs = [
-        (f"ragged over dense, {policy.replace('_', ' ')}", ("ragged", policy), ("dense", policy), goodput)
+        (f"ragged over dense, {POLICIES[policy]}", ("ragged", policy), ("dense", policy), goodput)
         for policy in ("chain", "fixed_wide", EVEN, TREE)
     ]
     for verifier in ("dense", "ragged"):
         pairs.append((f"best-first over uniform, {verifier}", (verifier, TREE), (verifier, EVEN), goodput))
         pairs.append((f"R of best-first over uniform, {verifier}", (verifier, TREE), (verifier, EVEN), "r_pooled"))
-    static = best_static(runs)
+    static = best_static(batch.runs)
     if static is not None:
         pairs.append((f"ragged best-first over best static ({named(static)})", ("ragged", TREE), static, goodput))
     return [pair for pair in pairs if {pair[1], pair[2]} <= have]
 
 
-def _batch(place: Place, active: int) -> tuple[list[tables.Row], list[dict]]:
+def _batch(batch: Batch) -> tuple[list[tables.Row], list[dict]]:
     from cast.experiments.serving_statistics import compare, spread
 
-    runs, label = place.at(active), [*place.label, str(active)]
-    identity = {"source": "ours", "setting": place.setting, "domain": place.domain, "active": active, "note": ""}
     rows, data = [], []
-    for variant in variants(runs):
-        mine = runs[(runs["verifier"] == variant[0]) & (runs["policy"] == variant[1])]
-        goodput = spread(runs, variant)
+    for variant in batch.variants:
+        mine, goodput = batch.of(variant), spread(batch.runs, variant)
         r, nodes = mine["r_pooled"].mean(), mine["nodes_per_request"].mean()
-        rows.append(tables.Row([*label, named(variant), interval(goodput), tables.number(r), tables.number(nodes, 1)]))
-        numbers = {f"goodput_{name}_tokens_per_s": value for name, value in goodput.items() if name != "repeats"}
-        data.append(
-            identity | {"verifier": variant[0], "policy": variant[1], "repeats": goodput["repeats"]} | numbers
-            | {"r_pooled": r, "nodes_per_request": nodes}
-        )  # fmt: skip
-    for title, variant, other, quantity in comparisons(runs):
-        ratio = compare(runs, variant, other, quantity)
-        rows.append(tables.Row([*label, title, shown(ratio), tables.NONE, tables.NONE]))
+        rows.append(
+            tables.Row([*batch.label, named(variant), interval(goodput), tables.number(r), tables.number(nodes, 1)])
+        )
+        names = {"verifier": variant[0], "policy": variant[1], "repeats": goodput["repeats"]}
+        means = {"r_pooled": r, "nodes_per_request": nodes}
+        data.append(batch.record | names | spread_columns(goodput, "goodput") | means)
+    for title, variant, other, quantity in comparisons(batch):
+        ratio = compare(batch.runs, variant, other, quantity)
+        rows.append(tables.Row([*batch.label, title, shown(ratio), tables.NONE, tables.NONE]))
         names = {"verifier": variant[0], "policy": variant[1], "over": "/".join(other), "quantity": quantity}
-        data.append(identity | names | {"ratio": title} | percents(ratio))
+        data.append(batch.record | names | {"ratio": title} | percents(ratio))
     return rows, data

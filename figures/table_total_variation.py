@@ -12,19 +12,13 @@ from cast.experiments.records import TOTAL_VARIATION
 
 from . import paper, tables
 from .data import PLAIN, Study
-from .panels import places
+from .draws import DTYPES, LEVELS, SAMPLERS, in_order
+from .panels import measured
 
 EXPERIMENT = "total_variation"
-SAMPLERS = {PLAIN: "AR (control)", "walk": "Direct walk", "recursive": "Recursive"}
-LEVELS = {
-    "first": "first token",
-    "deeper": "token after the likeliest child",
-    "sequence": "joint law of {depth} tokens",
-}
-DTYPES = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 HEADER = [
     "Setting", "Domain", "What is drawn", "Prefix", "Draws", "Floor, mean", "Floor, 99.9%",
-    *SAMPLERS.values(), "Law of the tree pass",
+    *(name[:1].upper() + name[1:] for name in SAMPLERS.values()), "Law of the tree pass",
 ]  # fmt: skip
 _KEPT = [
     "setting", "domain", "dtype", "level", "depth", "sampler", "prompt_id", "budget", "temperature", "top_p", "seed",
@@ -34,25 +28,20 @@ _KEPT = [
 
 
 def build(study: Study) -> tables.Table:
-    rows = study.records(EXPERIMENT, TOTAL_VARIATION)
-    measured = rows[rows["status"] == "measured"] if len(rows) else rows
     shown, data, rules = [], [], set()
-    for setting, domain in places(study, rows):
-        mine = measured[(measured["setting"] == setting) & (measured["domain"] == domain)] if len(measured) else rows
-        label = [setting, paper.DOMAIN_LABELS.get(domain, domain)]
-        if not len(mine):
-            reason = study.reason(setting, EXPERIMENT, rows, domain=domain or None)
-            shown.append(tables.Row([*label, tables.missing(reason), *[tables.NONE] * (len(HEADER) - 3)]))
-            note = f"not measured: {reason}"
-            data.append({"source": "ours", "setting": setting, "domain": domain, "note": note})
+    for place in measured(study, EXPERIMENT, TOTAL_VARIATION):
+        if place.reason:
+            shown.append(place.missing_row(len(HEADER)))
+            data.append(place.record)
+            continue
         # Every number of draws is in the CSV; shown is the largest.
-        data += mine[_KEPT].assign(source="ours", note="").to_dict("records") if len(mine) else []
-        for (level, dtype), part in sorted(mine.groupby(["level", "dtype"]), key=_in_order) if len(mine) else []:
+        data += place.rows[_KEPT].assign(source="ours", note="").to_dict("records")
+        for (level, dtype), part in sorted(place.rows.groupby(["level", "dtype"]), key=in_order):
             last = part[part["walks"] == part["walks"].max()]
             drawn = f"{LEVELS[level].format(depth=int(last['depth'].max()))}, {DTYPES.get(dtype, dtype)}"
             by_prefix = last.groupby(["prompt_index", "prompt_id"], sort=True)
-            lines = [_prefix_row([*label, drawn], prompt, prefix) for (_, prompt), prefix in by_prefix]
-            shown += lines if len(lines) == 1 else [*lines, _summary_row([*label, drawn], last)]
+            lines = [_prefix_row([*place.label, drawn], prompt, prefix) for (_, prompt), prefix in by_prefix]
+            shown += lines if len(lines) == 1 else [*lines, _summary_row([*place.label, drawn], last)]
             rules.add(len(shown) - 1)
     for printed in _paper_records():
         shown.append(_paper_row(printed))
@@ -76,11 +65,6 @@ def build(study: Study) -> tables.Table:
             "statistic its floor is.",
         ],
     )
-
-
-def _in_order(group: tuple[tuple[str, str], pd.DataFrame]) -> tuple[int, int]:
-    level, dtype = group[0]
-    return list(LEVELS).index(level), list(DTYPES).index(dtype) if dtype in DTYPES else len(DTYPES)
 
 
 def _prefix_row(label: list[str], prompt: str, rows: pd.DataFrame) -> tables.Row:

@@ -42,7 +42,7 @@ def test_the_score_log_that_the_width_names(folder, tmp_path):
     assert frame.loc[(frame["source"] == "ours") & (frame["at"] == fig4.THRESHOLD), "setting"].tolist() == [BF16]
     svg = fig4.render(study, tmp_path / "fig4")[1].read_text()
     assert svg.count("<!-- no replay record -->") == 4  # panels (a) and (b) of both settings, and not (c)
-    assert svg.count(f"<!-- math, scores of {FP32} -->") == 2
+    assert f"<!-- math, scores of {FP32} -->" in svg
 
 
 def test_the_masses_of_the_width_where_the_log_is_elsewhere(folder):

@@ -114,7 +114,7 @@ def test_paired_ratios_are_free_of_what_a_repeat_shares(study):
     over = at.loc["best-first over uniform, ragged"]
     assert (over["gain_percent"], over["low_percent"], over["high_percent"]) == pytest.approx((10.0, 10.0, 10.0))
     assert at.loc["R of best-first over uniform, dense", "gain_percent"] == pytest.approx(8.0)
-    assert at.loc["ragged over dense, best first", "gain_percent"] == pytest.approx(37.5)
+    assert at.loc["ragged over dense, best-first", "gain_percent"] == pytest.approx(37.5)
     static = at.loc["ragged best-first over best static (ragged, uniform)"]
     assert (static["over"], static["gain_percent"]) == ("ragged/uniform", pytest.approx(10.0))
     variants = frame[frame["ratio"].isna() & (frame["active"] == 8)]

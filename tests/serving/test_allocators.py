@@ -155,9 +155,10 @@ def test_every_allocator_keeps_to_what_it_announces(random_scores):
 def test_nonsense_is_refused():
     cost = RoundCost(LatencyCurve([4, 40], [1, 2]), draft_ms=1)
     for make, what in (
-        (lambda: Uniform(-1), "0 or more"),
-        (lambda: BestFirst(-1), "0 or more"),
-        (lambda: Chain(-1), "0 or more"),
+        (lambda: Uniform(-1), "width must be at least 0"),
+        (lambda: Uniform(2.5), "width must be a whole number"),
+        (lambda: BestFirst(-1), "average must be at least 0"),
+        (lambda: Chain(-1), "length must be at least 0"),
         (lambda: BestFirst(4, top_k=0), "top_k"),
         (lambda: Priced({}), "cost"),
         (lambda: Priced({3: cost}), "probe the 3 roots alone"),

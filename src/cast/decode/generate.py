@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cast.decode.checks import check_callables, check_integers, check_pair
+from cast.decode.checks import check_callables, check_integers, check_least, check_pair
 from cast.decode.loop import Run, decode
 from cast.decode.proposers import make_proposer
 from cast.errors import CastError
@@ -155,7 +155,7 @@ def check_prompt(target: Target, input_ids: Tensor, max_new_tokens: int) -> Tens
     Raises:
         CastError: it is empty, no vector of token ids, or too long for the model with its new tokens.
     """
-    check_integers(max_new_tokens=max_new_tokens)
+    check_least(max_new_tokens=(max_new_tokens, 1))
     try:
         prompt = torch.as_tensor(input_ids)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -171,8 +171,6 @@ def check_prompt(target: Target, input_ids: Tensor, max_new_tokens: int) -> Tens
     prompt = prompt.to(torch.int64)  # before it is compared, which unsigned kinds cannot be
     if prompt.min() < 0 or prompt.max() >= target.vocab_size:
         raise CastError(f"input_ids holds a token outside the target's vocabulary of {target.vocab_size}")
-    if max_new_tokens < 1:
-        raise CastError(f"max_new_tokens must be at least 1, not {max_new_tokens}")
     if len(prompt) + max_new_tokens > target.max_positions:
         raise CastError(
             f"a prompt of {len(prompt)} tokens and {max_new_tokens} new ones pass the model's maximum of "

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from cast.decode.checks import check_least
 from cast.decode.proposers import most_likely, top_log_probs
 from cast.errors import CastError
 from cast.serving.forest import Forest, best_first_forest, by_request, chain_forest
@@ -111,8 +112,7 @@ class Chain(Allocator):
     """Standard DFlash decoding of every request: the most likely token of each of the first `length` positions."""
 
     def __init__(self, length: int):
-        if length < 0:
-            raise CastError(f"a chain's length must be 0 or more, not {length}")
+        check_least(length=(length, 0))
         self.length = length
 
     def most_nodes(self, requests: int) -> int:
@@ -124,8 +124,7 @@ class Chain(Allocator):
 
 class _TreeAllocator(Allocator):
     def __init__(self, top_k: int = 8):
-        if top_k < 1:
-            raise CastError(f"top_k must be at least 1, not {top_k}")
+        check_least(top_k=(top_k, 1))
         self.top_k = top_k
 
     def allocate(self, logits: Tensor) -> Forest:
@@ -144,8 +143,7 @@ class Uniform(_TreeAllocator):
 
     def __init__(self, width: int, top_k: int = 8):
         super().__init__(top_k)
-        if width < 0:
-            raise CastError(f"a width must be 0 or more, not {width}")
+        check_least(width=(width, 0))
         self.width = width
 
     def most_nodes(self, requests: int) -> int:
@@ -160,8 +158,7 @@ class BestFirst(_TreeAllocator):
 
     def __init__(self, average: int, top_k: int = 8):
         super().__init__(top_k)
-        if average < 0:
-            raise CastError(f"an average width must be 0 or more, not {average}")
+        check_least(average=(average, 0))
         self.average = average
 
     def most_nodes(self, requests: int) -> int:

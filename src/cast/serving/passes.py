@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cast.errors import CastError
+from cast.decode.checks import check_least
 from cast.models import DFlashDrafter, Target
 from cast.serving.attention import RaggedLayout, ragged_attention
 from cast.serving.forest import Forest
@@ -204,8 +204,7 @@ class BucketedVerifier(Verifier):
     """Requests sorted by node count into buckets, one dense pass for each: less padding, more passes."""
 
     def __init__(self, buckets: int = 2):
-        if buckets < 1:
-            raise CastError(f"buckets must be at least 1, not {buckets}")
+        check_least(buckets=(buckets, 1))
         self.buckets = buckets
         self._dense = DenseVerifier()
 

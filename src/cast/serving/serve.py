@@ -12,7 +12,7 @@ from numbers import Real
 
 import numpy as np
 
-from cast.decode.checks import check_callables, check_integers, check_pair
+from cast.decode.checks import check_callables, check_least, check_pair
 from cast.errors import CastError
 from cast.models import Pair
 from cast.serving.allocators import Allocator, BestFirst
@@ -153,11 +153,9 @@ def serve(
             raise CastError(f"{name} must be of cast.serving's kind, such as {example}, not {value!r}")
     requests = list(requests)
     allocator, verifier = allocator or BestFirst(8), verifier or RaggedVerifier()
-    check_integers(max_active=max_active, memory_tokens=memory_tokens or 0)
-    if max_active < 1:
-        raise CastError(f"max_active must be at least 1, not {max_active}")
-    if memory_tokens is not None and memory_tokens < 1:
-        raise CastError(f"memory_tokens must be at least 1, not {memory_tokens}")
+    check_least(max_active=(max_active, 1))
+    if memory_tokens is not None:
+        check_least(memory_tokens=(memory_tokens, 1))
     results = [Served() for _ in requests]
     needs = _needs(pair, requests, results, allocator, max_active, memory_tokens)
     slot_tokens = max(needs.values(), default=1)

@@ -20,20 +20,14 @@ import torch
 from torch import Tensor
 
 import cast
-from cast.decode.proposers import block
-from cast.decode.proposers.block import top_log_probs
+from cast.decode.proposers import block, candidate_tree, top_log_probs
 from cast.decode.timer import garbage_collection_off, now_ms
 from cast.errors import CastError
 from cast.models import KVCache, Pair, Target, load_embedded_pair, with_engine
 from cast.models.embedded import computes_bfloat16
 from cast.models.loading import checkpoint_folder, resolve_device, resolve_dtype
 from cast.models.random_models import dflash_head, random_model
-from cast.trees import (
-    best_first_tree,
-    best_first_tree_from_topk,
-    best_first_tree_on_device,
-    chain_tree,
-)
+from cast.trees import CandidateTree, best_first_tree_from_topk, best_first_tree_on_device, chain_tree
 from cast.verify.packed import pack_tree, verify
 
 NODES, TOP_K, POSITIONS, VOCABULARY, PREFIX = 127, 8, 15, 49152, 256
@@ -197,7 +191,7 @@ def verification(subject: Subject, *, repeats: int = 9) -> dict[str, Any]:
     cache, prefix = prefilled(subject, 128), subject.tokens(PREFIX)
     result = {}
     for n in (16, 64, 128):
-        tree, root = random_tree(n - 1, subject), subject.tokens(1)
+        tree, root = random_tree(n - 1, pair), subject.tokens(1)
         token_ids, positions, mask = pack_tree(tree, root, PREFIX, pair.dtype)
         stock = _stock_pass(subject.stock, prefix, token_ids, positions, mask)
         own = partial(verify, pair.target, cache, root, tree, taps)
@@ -377,7 +371,7 @@ def probe(subject: Subject, *, repeats: int = 15) -> dict[str, Any]:
     for engine, pair in pairs.items():
         cache = prefilled(replace(subject, pair=pair), sizes[-1])
         for n in sizes:
-            tree = random_tree(n - 1, subject) if n > 1 else None
+            tree = random_tree(n - 1, pair) if n > 1 else None
             calls[f"{engine} n={n}"] = partial(verify, pair.target, cache, root, tree, taps)
     calls["draft"] = _draft(subject, root)
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -414,11 +408,11 @@ def prefilled(subject: Subject, room: int) -> KVCache:
     return cache
 
 
-def random_tree(nodes: int, subject: Subject):
-    """A best-first tree over random marginals."""
+def random_tree(nodes: int, pair: Pair) -> CandidateTree:
+    """A best-first tree over random marginals, built where decoding builds it."""
     generator = torch.Generator().manual_seed(nodes)
-    logits = 4 * torch.randn(POSITIONS, min(4096, subject.pair.target.vocab_size), generator=generator)
-    return best_first_tree(logits.log_softmax(-1), nodes)
+    logits = 4 * torch.randn(POSITIONS, min(4096, pair.target.vocab_size), generator=generator)
+    return candidate_tree(pair.target, logits.to(pair.device), nodes, TOP_K)
 
 
 def paired(

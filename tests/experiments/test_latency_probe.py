@@ -1,15 +1,18 @@
 """The latency probe: its rows, and that every call sees the same prefix."""
 
+import dataclasses
 import gc
 
 import pytest
 import torch
 
+import cast
 from cast import CastError
+from cast.decode import loop
 from cast.experiments import latency_probe
 from cast.experiments.latency_probe import LatencyProbeSpec
 from cast.experiments.records import LATENCY
-from cast.models import DFlashDrafter, KVCache
+from cast.models import DFlashDrafter, GraphTarget, KVCache
 
 
 @pytest.fixture(params=["dflash_tiny_qwen3", "dflash_tiny_llama"])
@@ -60,6 +63,29 @@ def test_every_call_sees_the_same_prefix_and_commits_nothing(pair, monkeypatch):
     assert {(nodes + 1, logits) for _, nodes, _, logits in calls} == {(n, n) for n in (1, 4, 16, 33)}
     of_target = [rows for layers, rows in commits if layers == pair.target.layers]
     assert of_target == [50]
+
+
+@pytest.mark.parametrize("engine", ["eager", "graph"])
+def test_trees_are_where_decoding_has_them(pair, monkeypatch, engine):
+    """On the device for captured passes, so that the probe times no copy of the host's that no round makes."""
+    if engine == "graph":
+        pair = dataclasses.replace(pair, target=GraphTarget(pair.target, lambda: lambda run: run))
+    places = {loop: set(), latency_probe: set()}
+
+    def noting(module):
+        def verify(target, cache, root, tree, taps):
+            if tree is not None:
+                places[module].add(tree.visible is None)
+            return verify_itself(target, cache, root, tree, taps)
+
+        verify_itself = module.verify
+        return verify
+
+    for module in places:
+        monkeypatch.setattr(module, "verify", noting(module))
+    cast.generate(pair, torch.arange(9), budget=15, max_new_tokens=8, stop_token_ids=[])
+    list(latency_probe.run(pair, spec_of(iterations=1)))
+    assert places[latency_probe] == places[loop] == {engine == "eager"}
 
 
 def test_every_draft_takes_in_the_same_few_positions(pair, monkeypatch):

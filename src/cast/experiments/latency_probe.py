@@ -11,12 +11,15 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from cast.decode.proposers import candidate_tree
 from cast.decode.timer import garbage_collection_off, now_ms
 from cast.errors import CastError
 from cast.models import KVCache, Pair
-from cast.trees import CandidateTree, best_first_tree
+from cast.trees import CandidateTree
 from cast.verify import verify
 
+TOP_K = 8
+"""Of the drawn trees: decoding's default."""
 DRAFT_CONTEXT = 2
 """Committed positions a timed draft takes in: about what a round commits."""
 
@@ -62,8 +65,8 @@ class TimedCall:
 def run(pair: Pair, spec: LatencyProbeSpec) -> Iterator[list[dict[str, Any]]]:
     """Yield, for each timed iteration, one row per component, prefix and pack size, without the identity columns.
 
-    Packs are random tokens in trees of random shape, verified with the same call, mask, tapped layers and
-    logits of all rows as in decoding. Nothing is committed, so every call sees the same prefix.
+    Packs are random tokens in trees of random shape, built where decoding builds them and verified with the same
+    call, mask, tapped layers and logits of all rows. Nothing is committed, so every call sees the same prefix.
 
     Raises:
         CastError: prefix and largest pack pass the model's maximum length.
@@ -154,7 +157,7 @@ def _random_tree(nodes: int, pair: Pair, generator: torch.Generator) -> Candidat
         return None
     positions = pair.drafter.block_size - 1 if pair.drafter else 15
     logits = 4 * torch.randn(positions, min(pair.target.vocab_size, 4096), generator=generator)
-    tree = best_first_tree(logits.log_softmax(dim=-1), nodes)
+    tree = candidate_tree(pair.target, logits.to(pair.device), nodes, TOP_K)
     if len(tree) < nodes:
         raise CastError(f"a tree of {nodes} nodes does not fit a block of {positions + 1}; probe fewer packed tokens")
     return tree

@@ -9,7 +9,7 @@ from cast.decode.checks import check_budget, check_least
 from cast.decode.proposers.base import Proposer, drafter_of, universe
 from cast.decode.timer import Trace
 from cast.errors import NAN_LOGITS, CastError
-from cast.models import DFlashDrafter, GraphTarget, Pair
+from cast.models import DFlashDrafter, GraphTarget, Pair, Target
 from cast.trees import (
     CandidateTree,
     best_first_tree_from_topk,
@@ -65,17 +65,20 @@ class CastTree(_BlockProposer):
         self.budget, self.top_k = budget, top_k
         self.nodes = min(budget, universe(min(top_k, pair.target.vocab_size), self.block_size - 1))
         self.lookahead = max(self.block_size, self.nodes + 1)
-        self.stays_on_device = isinstance(pair.target, GraphTarget) and budget > 0
 
     @property
     def packs(self) -> tuple[int]:
         return (self.nodes + 1,)  # the block may be longer
 
     def propose(self, features, root, trace=None) -> CandidateTree:
-        logits = self.marginals(features, root, trace)
-        if self.stays_on_device:
-            return best_first_tree_on_device(*top_log_probs(logits, self.top_k, on_host=False), self.budget)
-        return best_first_tree_from_topk(*top_log_probs(logits, self.top_k), self.budget)
+        return candidate_tree(self.target, self.marginals(features, root, trace), self.budget, self.top_k)
+
+
+def candidate_tree(target: Target, logits: Tensor, budget: int, top_k: int) -> CandidateTree:
+    """The best-first tree over a block's logits [L, V]: for captured passes on the device, otherwise on the host."""
+    if isinstance(target, GraphTarget) and budget > 0:
+        return best_first_tree_on_device(*top_log_probs(logits, top_k, on_host=False), budget)
+    return best_first_tree_from_topk(*top_log_probs(logits, top_k), budget)
 
 
 def most_likely(logits: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Train a DFlash head for any supported target: write data, train, evaluate, export.
+"""Train a DFlash, EAGLE-3 or DART head for any supported target: write data, train, evaluate, export.
 
     python scripts/train_drafter.py                                         # all stages, our own head
     python scripts/train_drafter.py stage=generate 'generate.worker=[0,2]'  # one of two generating processes
@@ -29,7 +29,7 @@ from rich.progress import Progress
 from cast.errors import CastError
 from cast.experiments.device import resolve_kind
 from cast.experiments.prompts import Prompt, load_prompts
-from jobs import pairs, schema
+from jobs import pairs, schema, tracking
 from jobs.entry import run
 
 DOMAINS = Path(__file__).resolve().parents[1] / "conf" / "domain"
@@ -73,6 +73,8 @@ class Training:
     def __init__(self, config: DictConfig):
         self.config = config
         self.kind = resolve_kind(config.device.kind.value)
+        if config.device.threads < 1:
+            raise CastError(f"device.threads must be 1 or more, not {config.device.threads}")
         pairs.set_threads(config.device.threads)
         from cast.training import recipe
 
@@ -82,6 +84,8 @@ class Training:
         self.training = _typed(recipe.TrainSpec(), config.training)
         self.avoid = [prompt.text for prompt in _prompts(config, config.avoid, raw=True)]
         self.held_out = _prompts(config, config.held_out, limit=config.held_out_limit)
+        if not self.held_out:
+            raise CastError("held_out is empty; name domains whose prompts the finished head is evaluated on")
         self.out, self.export_to = Path(config.out), Path(config.export_to)
         self.tick = recipe.pause_while(config.pause_file)
         self.target, self.tokenizer = _target(config, self.kind)
@@ -153,6 +157,8 @@ def train_drafter(config: DictConfig) -> None:
         export_checkpoint(Path(config.out), Path(config.export_to))
         return
     job, every = Training(config), config.stage is Stage.all
+    if every or config.stage in (Stage.generate, Stage.train):
+        job.recipe.check_head(job.training, job.head, job.target)
     if every or config.stage is Stage.generate:
         job.generate_data()
     if job.data.worker[0] == 0:
@@ -204,23 +210,25 @@ def _in_words(row: dict[str, Any]) -> str:
 
 def _track(config: DictConfig, out: Path, seconds: float) -> None:
     """The finished learning curve as one W&B run, if tracking is on."""
-    if config.tracking.mode is schema.TrackingMode.none:
-        return
-    import pandas as pd
-    import wandb
 
-    with wandb.init(
-        project=config.tracking.project,
-        entity=config.tracking.entity,
-        mode=config.tracking.mode.value,
-        dir=str(out),
-        name=config.name,
-        job_type="train_drafter",
-        config=OmegaConf.to_container(config, resolve=True, enum_to_str=True),
-    ) as tracked:
-        for row in pd.read_csv(out / "curve.csv").to_dict("records"):
-            tracked.log(row, step=row["step"])
-        tracked.summary["train_seconds"] = seconds
+    def log(chosen: DictConfig) -> None:
+        import pandas as pd
+        import wandb
+
+        with wandb.init(
+            project=chosen.tracking.project,
+            entity=chosen.tracking.entity,
+            mode=chosen.tracking.mode.value,
+            dir=str(out),
+            name=chosen.name,
+            job_type="train_drafter",
+            config=OmegaConf.to_container(chosen, resolve=True, enum_to_str=True),
+        ) as tracked:
+            for row in pd.read_csv(out / "curve.csv").to_dict("records"):
+                tracked.log(row, step=row["step"])
+            tracked.summary["train_seconds"] = seconds
+
+    tracking.guarded(config, log)
 
 
 if __name__ == "__main__":

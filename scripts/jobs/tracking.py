@@ -25,7 +25,7 @@ def track(config: DictConfig, record: Path, frame: pd.DataFrame | None, summary:
 
     Does nothing with ``tracking=none``. Any trouble becomes one warning and, online, a run on disk.
     """
-    _guarded(config, lambda chosen: _log(chosen, record, frame, summary))
+    guarded(config, lambda chosen: _log(chosen, record, frame, summary))
 
 
 def track_study(config: DictConfig, name: str, results: Path, figures: Sequence[Path], tables: Sequence[Path]) -> None:
@@ -38,10 +38,11 @@ def track_study(config: DictConfig, name: str, results: Path, figures: Sequence[
             run.log({path.stem: wandb.Image(str(path)) for path in figures})
             run.log({path.stem: wandb.Table(dataframe=_plain_cells(pd.read_csv(path))) for path in tables})
 
-    _guarded(config, log)
+    guarded(config, log)
 
 
-def _guarded(config: DictConfig, log: Callable[[DictConfig], None]) -> None:
+def guarded(config: DictConfig, log: Callable[[DictConfig], None]) -> None:
+    """Track with ``log``, as far as ``config.tracking`` asks for it; whatever goes wrong is one warning."""
     mode = config.tracking.mode.value
     if mode == "none" or os.environ.get("WANDB_MODE") == "disabled":
         return
@@ -49,9 +50,9 @@ def _guarded(config: DictConfig, log: Callable[[DictConfig], None]) -> None:
         log(config)
     except Exception as error:  # whatever a tracker raises is not the measurement's trouble
         told = " ".join(str(error).split())[:200] or type(error).__name__
-        print(f"warning: W&B ({mode}): {told}; the record is complete without it", file=sys.stderr)
+        print(f"warning: W&B ({mode}): {told}; the results are complete without it", file=sys.stderr)
         if mode == "online":
-            _guarded(_offline(config), log)
+            guarded(_offline(config), log)
 
 
 def _offline(config: DictConfig) -> DictConfig:

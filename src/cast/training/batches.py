@@ -12,6 +12,7 @@ import torch
 
 from cast.errors import CastError
 from cast.training.objective import Batch
+from cast.training.ranges import check_ranges
 from cast.training.shards import Sequence, read_shard
 
 
@@ -59,6 +60,11 @@ class BatchSpec:
     frequent_tokens: int = 4096
     sampled_tokens: int | None = 2048
     seed: int = 0
+
+    def __post_init__(self):
+        some = dict.fromkeys(("sequences", "anchors", "frequent_tokens"), (1, math.inf))
+        any_ = dict.fromkeys(("loop_weight", "sampled_tokens", "seed"), (0, math.inf))
+        check_ranges("training.batch", self, ("decay",), **some, **any_, block_size=(2, math.inf))
 
 
 class Batches:

@@ -29,12 +29,14 @@ def head_config(
         intermediate_size: the target's own when None.
 
     Raises:
-        CastError: the target has too few layers for so many taps.
+        CastError: the target has too few layers for so many taps, or no such mask token.
     """
     config = target.config
     tapped = default_target_layers(target.layers, taps)
-    if len(set(tapped)) < taps:
+    if tapped != sorted(set(tapped)):
         raise CastError(f"{taps} taps do not fit a target of {target.layers} layers; lower head.taps")
+    if not 0 <= mask_token_id < target.vocab_size:
+        raise CastError(f"head.mask_token_id {mask_token_id} is no token of the target; it has {target.vocab_size}")
     rope = getattr(config, "rope_parameters", None) or {}
     return {
         "architectures": ["DFlashDraftModel"],
@@ -65,6 +67,33 @@ def head_config(
     }
 
 
+def check_start(target: Target, layers: int, intermediate_size: int | None) -> None:
+    """Refuse a head that cannot begin as its target's last layers.
+
+    Args:
+        layers: of the head.
+        intermediate_size: its MLP width; the target's own when None.
+
+    Raises:
+        CastError: the target has too few layers or they hold experts, or the head's MLP is wider than theirs.
+    """
+    if layers >= target.layers:
+        raise CastError(
+            f"a head begins as its target's last layers, {target.layers - 1} at most, not {layers}; lower head.layers"
+        )
+    if any(layer.experts is not None for layer in target.decoder_layers[-layers:]):
+        raise CastError(
+            "a head begins as its target's last layers, and these have experts where a head has one MLP; name a head "
+            "to go on from in training.start_from"
+        )
+    own = target.config.intermediate_size
+    if intermediate_size is not None and intermediate_size > own:
+        raise CastError(
+            f"the head's MLP width {intermediate_size} exceeds the target's {own}, from which it is copied; lower "
+            "head.intermediate_size"
+        )
+
+
 @torch.inference_mode(False)
 @torch.no_grad()
 def initial_drafter(target: Target, raw_config: dict, sample: list[Tensor]) -> DFlashDrafter:
@@ -79,14 +108,10 @@ def initial_drafter(target: Target, raw_config: dict, sample: list[Tensor]) -> D
         sample: some token sequences of the target's own output, int64 [T_r].
 
     Raises:
-        CastError: the MLP is wider than the target's.
+        CastError: as `check_start`.
     """
     config = DFlashConfig.from_dict(raw_config)
-    if config.intermediate_size > target.config.intermediate_size:
-        raise CastError(
-            f"the head's MLP width {config.intermediate_size} exceeds the target's "
-            f"{target.config.intermediate_size}, from which it is copied"
-        )
+    check_start(target, config.layers, config.intermediate_size)
     drafter = DFlashDrafter(config).float()
     first = target.layers - config.layers
     inputs = BatchedTarget(target, sample, max(map(len, sample)), tuple(range(first - 1, target.layers - 1)))

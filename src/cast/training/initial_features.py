@@ -11,6 +11,7 @@ from cast.models.drafters import new_head
 from cast.models.feature_head import FeatureHead
 from cast.models.layers import dense
 from cast.models.target import Target
+from cast.training.initial import check_start
 
 KINDS = ("eagle3", "dart")
 NEW_WEIGHT = 0.02  # standard deviation of weights that no layer of the target has
@@ -69,15 +70,11 @@ def initial_feature_head(target: Target, raw_config: dict, counts: Tensor, seed:
         counts: int64 [V], how often the target's outputs hold each token; the most frequent are the draft vocabulary.
 
     Raises:
-        CastError: the MLP is wider than the target's.
+        CastError: as `cast.training.initial.check_start`.
     """
     head = new_head(raw_config).float()
     config, source = head.config, target.decoder_layers[-1]
-    if config.intermediate_size > target.config.intermediate_size:
-        raise CastError(
-            f"the head's MLP width {config.intermediate_size} exceeds the target's "
-            f"{target.config.intermediate_size}, from which it is copied"
-        )
+    check_start(target, 1, config.intermediate_size)
     generator = torch.Generator().manual_seed(seed)
     width, hidden = config.intermediate_size, config.hidden_size
     kept = counts.topk(config.draft_vocab_size).indices.sort().values

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import heapq
 import json
+import math
 import os
 import random
 import time
@@ -26,13 +27,16 @@ from cast.training.batches import Batches, BatchSpec, MixedBatches, load_sequenc
 from cast.training.evaluate import LOOPING, Replay, replay, summarise
 from cast.training.export import export_head
 from cast.training.generate import generate
-from cast.training.initial import head_config, initial_drafter
+from cast.training.initial import check_start, head_config, initial_drafter
 from cast.training.initial_features import KINDS, feature_head_config, initial_feature_head
 from cast.training.library_prompts import library_prompts
 from cast.training.prompts import Contamination, TrainingPrompt, in_validation, template_prompts
+from cast.training.ranges import check_ranges
 from cast.training.self_written import common_words, opening, sampled_user_turns
 from cast.training.shards import Sequence
-from cast.training.trainer import Schedule, Trainer, append_csv
+from cast.training.trainer import Schedule, Trainer, append_csv, read_checkpoint
+
+ANY, SOME, SHARE = (0, math.inf), (1, math.inf), (0, 1)
 
 
 @dataclass
@@ -58,6 +62,10 @@ class HeadSpec:
     intermediate_size: int | None = None
     draft_vocab_size: int = 4096
 
+    def __post_init__(self):
+        sizes = dict.fromkeys(("layers", "taps", "intermediate_size", "draft_vocab_size"), SOME)
+        check_ranges("head", self, **sizes, block_size=(2, math.inf), mask_token_id=ANY)
+
 
 @dataclass
 class DataSpec:
@@ -82,6 +90,16 @@ class DataSpec:
     soft_labels: int = 8
     seed: int = 0
     worker: tuple[int, int] = (0, 1)
+
+    def __post_init__(self):
+        counts = dict.fromkeys(("templates", "library", "self_written", "soft_labels", "seed"), ANY)
+        check_ranges("generate", self, **counts, branches=SOME, batch_size=SOME, max_new_tokens=SOME)
+        if len(self.worker) != 2 or not 0 <= self.worker[0] < self.worker[1]:
+            raise CastError(
+                f"generate.worker {list(self.worker)} is none; of n processes they are [0, n] to [n - 1, n]"
+            )
+        if not (self.templates or self.library or self.self_written or self.files):
+            raise CastError("generate names no prompts; raise templates, library or self_written, or give files")
 
 
 @dataclass
@@ -118,6 +136,13 @@ class TrainSpec:
     checkpoint_every: int = 200
     batch: BatchSpec = field(default_factory=BatchSpec)
 
+    def __post_init__(self):
+        counts = ("steps", "parts", "validation_sequences", "evaluate_every", "checkpoint_every")
+        shares = ("warm_up", "decay", "soft_share", "short_share", "max_repeat_share", "validation_share", "data_share")
+        ranges = dict.fromkeys(counts, SOME) | dict.fromkeys(shares, SHARE)
+        ranges |= {"short_block": (2, math.inf), "weight_decay": ANY, "learning_rate": ANY}
+        check_ranges("training", self, ("gradient_norm", "data_share"), **ranges)
+
 
 def pause_while(path: str | None) -> Callable[[], None]:
     """A function that sleeps as long as a file exists, so that a background run can be paused from
@@ -145,13 +170,13 @@ def training_prompts(
         avoid: texts of evaluation prompts; a prompt that shares a 13-gram of words with one is dropped.
     """
     contaminated, seen = Contamination(avoid), set()
-    sources = {
-        "templates": (spec.templates, template_prompts(spec.templates, spec.seed)),
-        "library": (spec.library, library_prompts(spec.library, spec.seed)),
-        "self": (spec.self_written * 3 // 4, _self_written(spec, target, tokenizer, folder, tick)),
-        **{source["path"]: _from_file(source) for source in spec.files},
-    }
-    for prompt in interleave(sources.values()):
+    sources = [
+        (spec.templates, template_prompts(spec.templates, spec.seed)),
+        (spec.library, library_prompts(spec.library, spec.seed)),
+        (spec.self_written * 3 // 4, _self_written(spec, target, tokenizer, folder, tick)),
+        *map(_from_file, spec.files),
+    ]
+    for prompt in interleave(sources):
         if prompt.text not in seen and not contaminated(prompt.text):
             seen.add(prompt.text)
             yield prompt
@@ -174,9 +199,18 @@ def interleave(sources: Iterable[tuple[int, Iterator[TrainingPrompt]]]) -> Itera
 
 
 def _from_file(source: dict[str, str]) -> tuple[int, Iterator[TrainingPrompt]]:
-    lines, domain = Path(source["path"]).read_text(encoding="utf-8").splitlines(), source["domain"]
-    texts = (json.loads(line)[source["field"]] for line in lines)
-    return len(lines), (TrainingPrompt(f"file-{index}", domain, text) for index, text in enumerate(texts))
+    try:
+        path, name, domain = (source[key] for key in ("path", "field", "domain"))
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
+        texts = [json.loads(line)[name] for line in lines if line.strip()]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("a prompt must be a string")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CastError(
+            f"generate.files: {source} cannot be read ({type(error).__name__}: {error}); each is {{path, field, "
+            "domain}} of a file with one JSON object a line, whose field holds the prompt"
+        ) from None
+    return len(texts), (TrainingPrompt(f"file-{index}", domain, text) for index, text in enumerate(texts))
 
 
 def _self_written(spec: DataSpec, target: Target, tokenizer, folder: Path, tick) -> Iterator[TrainingPrompt]:
@@ -192,6 +226,19 @@ def _self_written(spec: DataSpec, target: Target, tokenizer, folder: Path, tick)
             yield TrainingPrompt(f"self-{batch}-{index}", domain, text)
 
 
+def check_head(spec: TrainSpec, head: HeadSpec, target: Target) -> None:
+    """Refuse a head that cannot be trained for a target, before hours of generating.
+
+    Raises:
+        CastError: a shape that does not fit the target, or no weights of that shape to begin with.
+    """
+    raw = _raw_config(head, target)
+    if spec.start_from is None:
+        check_start(target, head.layers if head.kind == "dflash" else 1, head.intermediate_size)
+    else:
+        _head_to_go_on_from(spec.start_from, raw)
+
+
 def generate_data(
     spec: DataSpec,
     head: HeadSpec,
@@ -204,12 +251,15 @@ def generate_data(
     """Continue prompts and write the shards; yields one progress record per shard.
 
     Raises:
-        CastError: the target has no chat template to prompt it with.
+        CastError: the target has no chat template to prompt it with, or fewer tokens than soft labels.
     """
     if not getattr(tokenizer, "chat_template", None):
         raise CastError("the target has no chat template, so it cannot be prompted; use a checkpoint with one")
+    if spec.soft_labels > target.vocab_size:
+        raise CastError(
+            f"generate.soft_labels {spec.soft_labels} exceed the target's {target.vocab_size} tokens; lower it"
+        )
     taps = tuple(default_target_layers(target.layers, head.taps))
-    _raw_config(head, target)  # refuses a shape that cannot be trained before hours of generating
     yield from generate(
         target,
         tokenizer,
@@ -368,10 +418,14 @@ def _initial_weights(spec: TrainSpec, target: Target, raw: dict, sequences: list
             return initial_feature_head(target, raw, token_counts(sequences, target.vocab_size)).state_dict()
         sample = [s.tokens.long().to(target.device) for s in sequences[:16]]
         return initial_drafter(target, raw, sample).state_dict()
-    drafter = load_drafter(spec.start_from, device="cpu", dtype="float32")
+    return _head_to_go_on_from(spec.start_from, raw).state_dict()
+
+
+def _head_to_go_on_from(source: str, raw: dict) -> DraftHead:
+    drafter = load_drafter(source, device="cpu", dtype="float32")
     if drafter.config != new_head(raw).config:
-        raise CastError(f"{spec.start_from} holds a head of another shape; change `head` or leave start_from empty")
-    return drafter.state_dict()
+        raise CastError(f"{source} holds a head of another shape; change `head` or leave start_from empty")
+    return drafter
 
 
 def feature_scale(sequences: list[Sequence]) -> torch.Tensor:
@@ -421,5 +475,5 @@ def export_checkpoint(out: Path, folder: Path) -> None:
     path = Path(out) / "checkpoint.pt"
     if not path.exists():
         raise CastError(f"no checkpoint in {out}; run the train stage first")
-    state = torch.load(path, map_location="cpu", weights_only=True)
+    state = read_checkpoint(path, "cpu")
     export_head(folder, state["raw_config"], state["weights"])

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from cast.errors import CastError
 
 
 @dataclass
@@ -63,10 +65,17 @@ def write_shard(path: Path, sequences: list[Sequence], prompts: list[dict]) -> N
 
 
 def read_shard(path: Path) -> list[Sequence]:
-    """The sequences of a shard, as views of one memory-mapped file."""
-    with safe_open(path, "pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    prompts = [json.loads(line) for line in path.with_suffix(".jsonl").read_text(encoding="utf-8").splitlines()]
+    """The sequences of a shard, as views of one memory-mapped file.
+
+    Raises:
+        CastError: the file, or that of its prompts, is damaged or gone.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        prompts = [json.loads(line) for line in path.with_suffix(".jsonl").read_text(encoding="utf-8").splitlines()]
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CastError(f"{path} or its prompts cannot be read ({error}); delete both and generate again") from None
     lengths, heads = tensors["lengths"].tolist(), tensors["prompt_tokens"].tolist()
     tokens = tensors["tokens"].split(lengths)
     features = tensors["features"].split([n - 1 for n in lengths])

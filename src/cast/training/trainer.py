@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+import pickle
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -226,7 +227,7 @@ class Trainer:
         """
         if not self.checkpoint_path.exists():
             return False
-        state = torch.load(self.checkpoint_path, map_location=self.target.device, weights_only=True)
+        state = read_checkpoint(self.checkpoint_path, self.target.device)
         if state["raw_config"] != self.raw_config:
             raise CastError(f"{self.checkpoint_path} holds a head of another shape; choose another output folder")
         for name, master in self.masters.items():
@@ -263,3 +264,19 @@ def truncate_csv(path: Path, step: int) -> None:
         writer = csv.DictWriter(out, fieldnames=fields)
         writer.writeheader()
         writer.writerows(rows)
+
+
+def read_checkpoint(path: Path, device: str | torch.device) -> dict:
+    """What a training left to go on from.
+
+    Raises:
+        CastError: the file is damaged or no checkpoint.
+    """
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise CastError(f"{path} is no checkpoint of a training ({reason}); delete it to begin anew") from None
+    if not isinstance(state, dict) or "raw_config" not in state:
+        raise CastError(f"{path} is no checkpoint of a training; delete it to begin anew")
+    return state

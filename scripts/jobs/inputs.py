@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib.util
 import json
+import os
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -47,7 +48,7 @@ def prompt_digest(config: DictConfig) -> str:
         return file_digest(importlib.util.find_spec("pydoc_data.topics").origin)
     path = domain.path if domain.source == "file" else None
     if domain.source == "hub" and config.data.root and domain.file:
-        path = str(Path(config.data.root).expanduser() / domain.file)
+        path = str(Path(os.path.expanduser(config.data.root), domain.file))
     try:
         return file_digest(path) if path and Path(path).is_file() else ""
     except OSError as error:

@@ -112,3 +112,9 @@ def test_sha256(tmp_path):
     assert sha256_file(path) == hashlib.sha256(b"abc" * 100_000).hexdigest()
     with pytest.raises(CastError, match="cannot be read"):
         sha256_file(tmp_path / "missing")
+
+
+def test_a_folder_is_no_file(tmp_path):
+    for folder in (".", tmp_path):
+        with pytest.raises(CastError, match="is a folder; name a file"), atomic_write(folder):
+            pytest.fail("there is nothing to write to")

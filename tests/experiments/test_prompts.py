@@ -372,3 +372,18 @@ class TestEncode:
 
         with pytest.raises(CastError, match=r"prompt toy/0 has no tokens"):
             encode(no_tokens, self.PROMPT)
+
+
+@pytest.mark.parametrize("count", [0, -5, True, "9"])
+def test_a_length_is_a_whole_number_above_0(tmp_path, count):
+    path = write_lines(tmp_path / "x.jsonl", {"id": "a", "prompt": "text"})
+    assert "key cut_tokens of domain toy is" in refusal(file_domain(path, cut_tokens=count))
+    assert "key characters of domain toy is" in refusal(file_domain(path, source="pydoc", characters=count))
+
+
+def test_help_topics_without_a_length_are_refused(tmp_path):
+    assert "lacks the key characters" in refusal(file_domain(tmp_path, source="pydoc"))
+
+
+def test_a_home_that_is_nobodys_is_a_folder_that_is_missing():
+    assert "~nobody-here" in refusal(file_domain("", source="hub", file="x.jsonl"), data_root="~nobody-here/sets")

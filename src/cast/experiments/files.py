@@ -28,9 +28,11 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     exception, Ctrl-C included, the temporary file is removed and ``path`` stays as it was.
 
     Raises:
-        CastError: when the disk is full or the folder cannot be written.
+        CastError: when the disk is full, the folder cannot be written, or ``path`` is one.
     """
     path = Path(path)
+    if path.is_dir():
+        raise CastError(f"{path} is a folder; name a file")
     # Same folder: a rename is atomic only within a file system. Same suffix: numpy appends a missing ".npz".
     temporary = path.with_name(f".{path.stem}.{os.getpid()}-{secrets.token_hex(4)}.tmp{path.suffix}")
     try:

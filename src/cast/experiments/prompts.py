@@ -28,6 +28,7 @@ import gzip
 import hashlib
 import importlib.metadata
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +83,8 @@ def load_prompts(
         raise CastError(f"a domain is a mapping of keys, not {type(domain).__name__}; see conf/domain/*.yaml")
     settings = {key: domain[key] for key in domain if domain[key] is not None}
     name = _setting(settings, "name")
+    for key in ("cut_tokens", "characters"):
+        _check_count(settings, key)
     template = _setting(settings, "template")
     if TEXT_SLOT not in template:
         raise CastError(f"the template of domain {name} has no {TEXT_SLOT}; put it where the prompt's text goes")
@@ -142,6 +145,12 @@ def _setting(settings: Mapping[str, Any], key: str) -> str:
     return value
 
 
+def _check_count(settings: Mapping[str, Any], key: str) -> None:
+    value = settings.get(key)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise CastError(f"key {key} of domain {settings['name']} is {value!r}; it must be a whole number above 0")
+
+
 def _origin(settings: Mapping[str, Any], data_root: str | Path | None) -> str:
     """Where the prompts come from, in the words of an error message."""
     source = _setting(settings, "source")
@@ -151,7 +160,7 @@ def _origin(settings: Mapping[str, Any], data_root: str | Path | None) -> str:
         return f"{_setting(settings, 'resource')} of package {_setting(settings, 'package')}"
     if source == "hub":
         if data_root is not None:
-            return str(Path(data_root).expanduser() / _setting(settings, "file"))
+            return str(Path(os.path.expanduser(data_root), _setting(settings, "file")))
         return f"the hub's {_setting(settings, 'hub_id')}"
     if source == "pydoc":
         return "Python's help topics"
@@ -164,6 +173,8 @@ def _records(settings: Mapping[str, Any], data_root: str | Path | None) -> Itera
     source = settings["source"]
     field = _setting(settings, "field")
     if source == "pydoc":
+        if "characters" not in settings:
+            raise CastError(f"domain {settings['name']} lacks the key characters: the length of one text; give it one")
         for number, text in enumerate(_help_texts(settings["characters"])):
             yield f"{origin}, text {number}", f"{number:03d}", text
         return

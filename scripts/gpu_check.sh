@@ -41,21 +41,45 @@ step() {
 # The project's own pytest options name plug-ins that may be missing here.
 pytest_alone=("$python" -m pytest -q -o addopts= --import-mode=importlib -p no:cacheprovider)
 
-# step_tests: only files that hold gpu tests, and of these only those whose imports are there; the attention kernel's
-# tests carry no mark, as they also run by Triton's interpreter
+# runnable_tests: the files that hold gpu tests and can be imported here, with what is missing for the others on stderr
+runnable_tests() {
+  "$python" - <<'FILES'
+import ast
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+
+def imported(file):
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module.split(".")[0]
+
+
+everything = sorted(Path("tests").rglob("*.py"))
+marked = [file for file in everything if "mark.gpu" in file.read_text()]
+own = {file.stem for file in everything}  # pytest puts some folders of ours on its path
+for file in everything:
+    fixtures = [folder / "conftest.py" for folder in file.parents if (folder / "conftest.py").exists()]
+    if file.name.startswith("test_") and (file in marked or file.parent / "conftest.py" in marked):
+        names = {name for each in (file, *fixtures) for name in imported(each)} - own
+        missing = [name for name in sorted(names) if find_spec(name) is None]
+        if missing:
+            print(f"gpu_check: {file} is left out: {missing[0]} is not installed", file=sys.stderr)
+        else:
+            print(file)
+FILES
+}
+
+# step_tests: those marked gpu; the attention kernel's tests carry no mark, as they also run by Triton's interpreter
 step_tests() {
   if ! "$python" -c 'import pytest' 2>/dev/null; then
     echo "gpu_check: tests skipped: pytest is not installed"
     return
   fi
-  local files
-  files=$(grep -rlE 'mark\.gpu' tests --include='test_*.py' --include=conftest.py | sed 's,/conftest.py,,')
-  if ! "$python" -c 'import hypothesis' 2>/dev/null; then
-    echo "gpu_check: hypothesis is not installed; the tests that draw with it are left out"
-    files=$(find $files -name 'test_*.py' -exec grep -L 'hypothesis' {} + | xargs -r grep -lE 'mark\.gpu|device')
-  fi
-  [ -n "$files" ] || { echo "gpu_check: no test can run here"; return; }
-  step tests 160 "${pytest_alone[@]}" -m gpu $files
+  step tests 160 "${pytest_alone[@]}" -m gpu $(runnable_tests)
   step kernel 60 "${pytest_alone[@]}" -rs tests/serving/test_tree_kernel.py
   for name in tests kernel; do
     cat "$out/$name.json" >>"$out/$name.log"

@@ -97,7 +97,8 @@ def load(model: str, device: str, dtype: str) -> Subject:
     family, sizes = SHAPES[model]
     stock = random_model(getattr(transformers, family)(**sizes), device=device, dtype=chosen)
     layers = 5 if stock.config.num_hidden_layers > 30 else 2  # the published heads have five, ours has two
-    head = dflash_head(stock.config, POSITIONS + 1, layers).to(device, chosen).eval().requires_grad_(False)
+    with device:
+        head = dflash_head(stock.config, POSITIONS + 1, layers).to(chosen).eval().requires_grad_(False)
     return Subject(Pair(Target(stock), name=model).with_drafter(head), stock)
 
 
@@ -481,6 +482,7 @@ BENCHES: dict[str, Callable[[Subject], dict[str, Any]]] = {
 
 def run(subject: Subject, names: list[str], tell: Callable[[str], None]) -> dict[str, Any]:
     """The named benchmarks, each with the seconds it took."""
+    torch.backends.cuda.enable_cudnn_sdp(False)  # for transformers' passes what `cast.models.layers.sdpa` does for ours
     results = {}
     for name in names:
         tell(f"{name}: {BENCHES[name].__doc__.splitlines()[0]}")

@@ -84,6 +84,22 @@ class Study:
     def _gaps(self) -> dict[tuple, Summary]:
         return _indexed(self.gaps, "setting")
 
+    @cached_property
+    def median_runs(self) -> dict[tuple, Summary]:
+        """(setting, domain, method, budget) -> the cell in its run of the median gain; of sweeps with several runs."""
+        if not len(self.decode):
+            return {}
+        timed = self.decode[~self.decode["traced"].astype(bool)]
+        runs = timed.groupby("setting")["repeat"].nunique()
+        repeated = timed[timed["setting"].isin(runs.index[runs > 1])]
+        if not len(repeated):
+            return {}
+        from cast.experiments.statistics import median_runs  # scipy, and seconds that a sweep of one run does not pay
+
+        found = median_runs(repeated)
+        found = found[found["median_run_of"] > 1] if len(found) else found
+        return _indexed(found, "setting", "domain", "method", "budget")
+
     def measured_domains(self, setting: str) -> list[str]:
         """Domains of the study in which this setting has at least one measured cell."""
         have = set(self._measured(setting=setting)["domain"]) if len(self.cells) else set()

@@ -44,8 +44,9 @@ def build(study: Study) -> tables.Table:
             tried = study.tried_widths(setting, domain)
             if predicted is None or (tried and predicted not in tried):
                 why[TREE] = study.missing_width(setting)
-            rows.append(tables.Row(_shown(setting, predicted, domain, cells, why)))
-            data.append(_record(setting, predicted, domain, cells, why))
+            run = study.median_runs.get((setting, domain, TREE, predicted))
+            rows.append(tables.Row(_shown(setting, predicted, domain, cells, why, run)))
+            data.append(_record(setting, predicted, domain, cells, why) | tables.median_run_columns(run))
         rules.add(len(rows) - 1)
     for printed in paper.table("table7").itertuples():
         label = f"{paper.setting_label(printed.setting)}, {printed.predicted_width}"
@@ -78,12 +79,15 @@ def build(study: Study) -> tables.Table:
             "Repeat share < 0.1: only prompts whose AR output repeats less than a tenth of its 8-grams; "
             "small models loop, and loops are easy to draft.",
             "The paper does not say how it averages R; these rows of its Table 7 agree with the pooled statistic.",
+            tables.MEDIAN_RUN,
             "The paper's rows are other settings and other models.",
         ],
     )
 
 
-def _shown(setting: str, predicted: int | None, domain: str, cells: dict, why: dict) -> list[tables.Cell | str]:
+def _shown(
+    setting: str, predicted: int | None, domain: str, cells: dict, why: dict, run: Summary | None
+) -> list[tables.Cell | str]:
     label = f"{setting}, {tables.NONE if predicted is None else predicted}"
     times = [
         tables.missing(why[method]) if cell is None else tables.number(cell["ms_per_token"])
@@ -94,7 +98,7 @@ def _shown(setting: str, predicted: int | None, domain: str, cells: dict, why: d
         rest = [tables.missing(why[TREE])] * 3
     else:
         no_chain = tables.missing(why[CHAIN])
-        gain = no_chain if pd.isna(tree["gain"]) else tables.gain(tree)
+        gain = no_chain if pd.isna(tree["gain"]) else tables.with_median_run(tables.gain(tree), run)
         rest = [gain, _without_loops(tree), tables.number(tree["r_prompt_mean"])]
     name = paper.DOMAIN_LABELS.get(domain, domain)
     prompts = next((int(cell["prompts"]) for cell in reversed(cells.values()) if cell is not None), 0)

@@ -56,6 +56,7 @@ def build(study: Study) -> tables.Table:
             "Ours: R is r_prompt_mean, the mean over prompts of each prompt's mean R (r_pooled is in the "
             "CSV); ms/token is the mean over prompts; brackets are 95% paired bootstrap intervals over "
             "prompts (10,000 resamples).",
+            tables.MEDIAN_RUN,
             "The paper's rows are other settings and models; its R here agrees with the pooled statistic.",
         ],
     )
@@ -74,7 +75,8 @@ def _ours(study: Study, setting: str, domain: str, budget: int | None) -> tuple[
     ]
     tree = cells[TREE]
     no_gain = tree is None or pd.isna(tree["gain"])
-    gain = gaps[TREE if tree is None else CHAIN] if no_gain else tables.gain(tree)
+    run = study.median_runs.get((setting, domain, TREE, budget))
+    gain = gaps[TREE if tree is None else CHAIN] if no_gain else tables.with_median_run(tables.gain(tree), run)
     record = {"source": "ours", "setting": setting, "domain": domain, "width": budget}
     for method, cell in cells.items():
         record |= {f"{method}_{name}": None if cell is None else cell[name] for name in STATISTICS}
@@ -83,4 +85,4 @@ def _ours(study: Study, setting: str, domain: str, budget: int | None) -> tuple[
     record["prompts"] = None if tree is None else tree["prompts"]
     notes = [f"{method} not measured: {why[method]}" for method, cell in cells.items() if cell is None]
     row = tables.Row([setting, paper.DOMAIN_LABELS.get(domain, domain), *shown, gain])
-    return row, record | {"note": "; ".join(notes)}
+    return row, record | tables.median_run_columns(run) | {"note": "; ".join(notes)}

@@ -1,4 +1,4 @@
-"""A table once, written three times: CSV (full precision), Markdown and LaTeX (booktabs)."""
+"""A table once, written four times: CSV (full precision), Markdown, LaTeX (booktabs) and a page of HTML."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +15,10 @@ from .data import NO_RECORDS
 from .files import write_texts
 
 NONE = "–"
+PAPERS_OWN = "The paper's numbers (its own settings)"
+WORDS = 40
+"""Characters from which a cell of a page holds words rather than a number."""
+_TEMPLATE = Path(__file__).with_name("table_page.html")
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,10 @@ class Row:
 
     cells: list[Cell | str]
     paper: bool = False
+
+    @property
+    def shown(self) -> list[Cell]:
+        return [cell if isinstance(cell, Cell) else Cell(cell) for cell in self.cells]
 
 
 @dataclass
@@ -66,15 +75,35 @@ def percent(fraction: float | None, digits: int = 1) -> str:
     return NONE if fraction is None or not math.isfinite(fraction) else f"{100 * fraction:+.{digits}f}%"
 
 
-def gain(summary: Mapping[str, float], suffix: str = "") -> str:
+def gain(summary: Mapping[str, float], suffix: str = "", prefix: str = "") -> str:
     """The gain of a cell or setting with its 95% interval, where it has one: "+19.8% [18.1, 21.4]".
 
-    suffix: of the columns, e.g. "_low_repeat".
+    suffix, prefix: of the columns, e.g. "_low_repeat".
     """
-    value, low, high = (summary[f"{name}{suffix}"] for name in ("gain", "gain_low", "gain_high"))
+    value, low, high = (summary[f"{prefix}{name}{suffix}"] for name in ("gain", "gain_low", "gain_high"))
     if not (math.isfinite(low) and math.isfinite(high)):
         return percent(value)
     return f"{percent(value)} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+MEDIAN_RUN = (
+    "The paper's Blackwell values are each of the run with the median gain of three. Ours average a prompt's runs; "
+    "where a sweep has several, the run of the median gain is given too (all of its numbers in the CSV)."
+)
+
+
+def with_median_run(shown: str, run: Mapping | None) -> str:
+    """A cell's gain and, where it ran several times, that of the run of the median gain."""
+    if run is None:
+        return shown
+    return f"{shown}; median of {run['median_run_of']} runs {percent(run['median_run_gain'])}"
+
+
+def median_run_columns(run: Mapping | None) -> dict:
+    """What `cast.experiments.statistics.median_runs` says of a cell, for the CSV; nothing of a single run."""
+    found = {name: value for name, value in (run or {}).items() if name.startswith("median_run")}
+    gains = {f"{name}_percent": 100 * found.pop(name) for name in list(found) if "_gain" in name}
+    return gains | found
 
 
 def gap(summary: Mapping[str, float]) -> str:
@@ -85,9 +114,9 @@ def gap(summary: Mapping[str, float]) -> str:
 
 
 def write(table: Table, out: Path) -> list[Path]:
-    """Write <out>.csv, <out>.md and <out>.tex, all or none."""
+    """Write <out>.csv, <out>.md, <out>.tex and <out>.html, all or none."""
     csv = table.data.to_csv(index=False, lineterminator="\n")
-    return write_texts(Path(out), {"csv": csv, "md": markdown(table), "tex": latex(table)})
+    return write_texts(Path(out), {"csv": csv, "md": markdown(table), "tex": latex(table), "html": html(table)})
 
 
 def markdown(table: Table) -> str:
@@ -109,14 +138,13 @@ def latex(table: Table) -> str:
         if row.paper and not shown_paper:
             shown_paper = True
             body.append(r"\midrule")
-            body.append(_spanning(r"\textit{The paper's numbers (its own settings)}", table))
-        cells = [_latex_cell(cell, row.paper, reasons) for cell in row.cells]
+            body.append(_spanning(rf"\textit{{{PAPERS_OWN}}}", table))
+        cells = [_latex_cell(cell, row.paper, reasons) for cell in row.shown]
         body.append(" & ".join(cells) + r" \\")
         if index in table.rules_after and index + 1 < len(table.rows) and row.paper == table.rows[index + 1].paper:
             body.append(r"\addlinespace")
     if not table.rows:
         body.append(_spanning(f"not measured: {NO_RECORDS}", table))
-    notes = [*(f"{_letter(i)}: not measured: {reason}." for i, reason in enumerate(reasons)), *table.notes]
     return "\n".join(
         [
             "% needs \\usepackage{booktabs,xcolor}",
@@ -130,11 +158,34 @@ def latex(table: Table) -> str:
             *body,
             r"\bottomrule",
             r"\end{tabular}",
-            *(rf"\par\smallskip\footnotesize {_escape(note)}" for note in notes),
+            *(rf"\par\smallskip\footnotesize {_escape(note)}" for note in [*_told(reasons), *table.notes]),
             r"\end{table}",
             "",
         ]
     )
+
+
+def html(table: Table) -> str:
+    """The table as a page that opens by itself, for the report; long reasons become notes below it."""
+    reasons: list[str] = []
+    body = []
+    for index, row in enumerate(table.rows):
+        if row.paper and not (index and table.rows[index - 1].paper):
+            body.append(_html_heading(PAPERS_OWN, table))
+        classes = " ".join(["paper"] * row.paper + ["last"] * (index in table.rules_after))
+        body.append(f'<tr class="{classes}">{"".join(_html_cell(cell, reasons) for cell in row.shown)}</tr>')
+    if not table.rows:
+        body.append(_html_heading(f"not measured: {NO_RECORDS}", table))
+    parts = {
+        "title": escape(table.title),
+        "header": "".join(f"<th>{escape(title)}</th>" for title in table.header),
+        "body": "\n".join(body),
+        "notes": "\n".join(f"<li>{escape(note)}</li>" for note in [*_told(reasons), *table.notes]),
+    }
+    page = _TEMPLATE.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        page = page.replace(f"<!--{name}-->", part)
+    return page
 
 
 def _pipe(cells: Sequence[str]) -> str:
@@ -143,8 +194,7 @@ def _pipe(cells: Sequence[str]) -> str:
 
 def _markdown_row(row: Row) -> list[str]:
     texts = []
-    for index, cell in enumerate(row.cells):
-        cell = cell if isinstance(cell, Cell) else Cell(cell)
+    for index, cell in enumerate(row.shown):
         text = cell.text
         if cell.underline:
             text = f"<u>{text}</u>"
@@ -156,18 +206,40 @@ def _markdown_row(row: Row) -> list[str]:
     return texts
 
 
-def _latex_cell(cell: Cell | str, paper: bool, reasons: list[str]) -> str:
-    cell = cell if isinstance(cell, Cell) else Cell(cell)
+def _latex_cell(cell: Cell, paper: bool, reasons: list[str]) -> str:
     if cell.missing:
-        if cell.missing not in reasons:
-            reasons.append(cell.missing)
-        return rf"n.m.\textsuperscript{{{_letter(reasons.index(cell.missing))}}}"
+        return rf"n.m.\textsuperscript{{{_lettered(cell.missing, reasons)}}}"
     text = _escape(cell.text)
     if cell.underline:
         text = rf"\underline{{{text}}}"
     if cell.bold:
         text = rf"\textbf{{{text}}}"
     return rf"\textcolor{{gray}}{{{text}}}" if paper else text
+
+
+def _html_heading(text: str, table: Table) -> str:
+    return f'<tr><td class="heading" colspan="{len(table.header)}">{escape(text)}</td></tr>'
+
+
+def _html_cell(cell: Cell, reasons: list[str]) -> str:
+    if cell.missing:
+        return f'<td class="missing">n.m.<sup>{_lettered(cell.missing, reasons)}</sup></td>'
+    text = escape(cell.text)
+    text = f"<u>{text}</u>" if cell.underline else text
+    text = f"<b>{text}</b>" if cell.bold else text
+    return f'<td class="words">{text}</td>' if len(cell.text) > WORDS else f"<td>{text}</td>"
+
+
+def _lettered(reason: str, reasons: list[str]) -> str:
+    """The letter of a reason among those met so far, to which it is added."""
+    if reason not in reasons:
+        reasons.append(reason)
+    return _letter(reasons.index(reason))
+
+
+def _told(reasons: list[str]) -> list[str]:
+    """The reasons as notes below a table."""
+    return [f"{_letter(place)}: not measured: {reason}." for place, reason in enumerate(reasons)]
 
 
 def _spanning(text: str, table: Table) -> str:

@@ -8,7 +8,14 @@ from test_records import decode_row, failed_row
 from cast.errors import CastError
 from cast.experiments.bootstrap import MIN_PROMPTS
 from cast.experiments.records import DECODE
-from cast.experiments.statistics import cell_summary, repeat_summary, seed_summary, setting_summary, width_gap
+from cast.experiments.statistics import (
+    cell_summary,
+    median_runs,
+    repeat_summary,
+    seed_summary,
+    setting_summary,
+    width_gap,
+)
 
 
 def run(method, budget, prompt, ms_per_token, **changes):
@@ -139,6 +146,15 @@ def test_departures_count_prompts():
     assert cell(cell_summary(records(*rows), resamples=50), "cast", 31)["departures"] == 1
 
 
+def test_prompts_that_were_not_compared_do_not_count_as_equal():
+    rows = three_methods()
+    for row in rows:
+        row |= {"departure": None} if row["method"] == "cast" else {}
+    summary = cell_summary(records(*rows), resamples=50)
+    assert math.isnan(cell(summary, "cast", 31)["departures"])
+    assert cell(summary, "dflash", 15)["departures"] == 0
+
+
 def test_the_baseline_is_the_full_block():
     rows = three_methods() + [run("dflash", 7, i, 5.0, block_size=8) for i in range(6)]
     summary = cell_summary(records(*rows), resamples=50)
@@ -262,6 +278,28 @@ def test_gains_of_prompts_and_of_repeats():
 def test_one_repeat_does_not_change():
     row = cell(repeat_summary(records(*repeated_panel(repeats=1)), resamples=100), "cast", 31)
     assert (row["repeats"], row["repeat_change_points"]) == (1, 0.0)
+
+
+def test_the_repeat_of_the_median_gain_brings_all_its_numbers():
+    rows = records(
+        *repeated_panel(), *(run("autoregressive", 0, i, 40.0 + r, repeat=r) for i in range(6) for r in range(3))
+    )
+    by_repeat = [np.mean([20.0 + i + r for i in range(6)]) / (16.5 + 2.0 * (r == 2)) - 1 for r in range(3)]
+    assert sorted(by_repeat)[1] == by_repeat[0]
+    for summary in (median_runs(rows, resamples=200), repeat_summary(rows, resamples=200)):
+        row = cell(summary, "cast", 31)
+        assert (row["median_run"], row["median_run_of"]) == ("0", 3)
+        assert row["median_run_gain"] == pytest.approx(by_repeat[0])
+        assert row["median_run_gain_low"] < row["median_run_gain"] < row["median_run_gain_high"]
+        times = [row[f"median_run_{name}ms_per_token"] for name in ("", "dflash_", "ar_")]
+        assert times == pytest.approx([16.5, 22.5, 40.0])
+        assert row["median_run_r_pooled"] == pytest.approx(2.5)
+
+
+def test_two_repeats_have_no_middle_one_and_are_averaged():
+    row = cell(median_runs(records(*repeated_panel(repeats=2)), resamples=100), "cast", 31)
+    assert (row["median_run"], row["median_run_of"]) == ("0, 1", 2)
+    assert row["median_run_gain"] == pytest.approx(23.0 / 16.5 - 1)
 
 
 def test_gains_of_seeds_have_their_range_and_their_interval():

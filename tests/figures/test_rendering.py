@@ -33,7 +33,7 @@ OTHER_TABLES += ["table1", "table4", "table13", "table16", "table17", "table_rep
 OTHER_FIGURES = ["fig1", "fig4", "fig_total_variation", "fig6", "fig7"]
 OTHERS = [*OTHER_FIGURES, "table_assumptions", "table_runs", *OTHER_TABLES]
 SUFFIXES = {name: ["pdf", "svg", "png", "csv"] for name in [*FIGURES, *OTHER_FIGURES]}
-SUFFIXES |= {name: ["csv", "md", "tex"] for name in [*TABLES, "table_assumptions", "table_runs", *OTHER_TABLES]}
+SUFFIXES |= {name: ["csv", "md", "tex", "html"] for name in [*TABLES, "table_assumptions", "table_runs", *OTHER_TABLES]}
 SUFFIXES["scorecard"] = ["md", "json", "html"]
 ROOT = Path(__file__).parents[2]
 

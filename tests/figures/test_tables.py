@@ -52,3 +52,14 @@ def test_gain_without_an_interval():
     assert tables.gain({"gain": 0.1984, "gain_low": 0.1, "gain_high": 0.25}) == "+19.8% [10.0, 25.0]"
     nothing = float("nan")
     assert tables.gain({"gain": -0.02, "gain_low": nothing, "gain_high": nothing}) == "-2.0%"
+
+
+def test_html_is_a_page_with_its_reasons_below():
+    text = tables.html(TABLE)
+    assert "<title>Gain &amp; loss</title>" in text
+    assert '<tr class=""><td>a_b</td><td><u>63</u></td><td><b>-1.5%</b></td></tr>' in text
+    assert '<td class="missing">n.m.<sup>a</sup></td>' in text
+    assert "<li>a: not measured: out of memory | 50%.</li>" in text
+    assert text.index("The paper&#x27;s numbers (its own settings)") < text.index('<tr class="paper">')
+    assert "<!--" not in text
+    assert "not measured: the study holds no records" in tables.html(tables.Table("Nothing", ["a"], [], pd.DataFrame()))

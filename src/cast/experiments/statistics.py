@@ -45,7 +45,7 @@ def cell_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int 
     * ``speedup``: AR ms per token over the method's, on the prompts both have.
     * ``gain`` on the paired prompts; ``gain_low``, ``gain_high``: its 95% interval, see `bootstrap_interval`;
       NaN for fewer than `cast.experiments.bootstrap.MIN_PROMPTS` paired prompts and for the baseline itself.
-    * ``repeat_share``: mean over prompts; ``departures``: prompts whose output departs from the AR output.
+    * ``repeat_share``: mean over prompts; ``departures``: of the prompts compared with AR, those that depart.
 
     Then ``failed_rows`` and ``reason``, the first failure's reason or "". What was not measured is NaN. With
     several DFlash budgets in a domain the baseline is the largest one, the drafter's full block.
@@ -154,6 +154,7 @@ def repeat_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: in
     * ``gain``, ``gain_low``, ``gain_high``: the ratio of the cells, as in `cell_summary`.
     * ``repeat_gain_low``, ``repeat_gain_high``: smallest and largest cell gain of one repeat, and
       ``repeat_change_points`` between them in percentage points: the run-to-run spread of appendices D.2 and E.
+    * `median_runs`.
     """
     rows = []
     for where, runs, key in _compared_cells(decode):
@@ -174,10 +175,27 @@ def repeat_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: in
             row[f"{name}_low"], row[f"{name}_high"] = bootstrap_interval(
                 [pair], lambda strata, of=statistic: of(strata)[0], resamples=resamples, seed=seed, method=kind
             )
-        gains = _gains_by("repeat", runs, key)
+        gains = _gains_by("repeat", runs, key).values()
         row |= {"repeat_gain_low": min(gains), "repeat_gain_high": max(gains)}
-        rows.append(row | {"repeat_change_points": 100.0 * (max(gains) - min(gains))})
+        row |= {"repeat_change_points": 100.0 * (max(gains) - min(gains))}
+        rows.append(row | _median_run(runs, key, resamples, seed))
     return pd.DataFrame(rows)
+
+
+def median_runs(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
+    """One row per setting, domain, method, budget and drafter: the cell in its repeat of the median gain.
+
+    It is what the paper prints for Blackwell (tables 7 to 9, appendix D); of an even number of repeats the two middle
+    ones, averaged prompt by prompt, as for its one cell of two runs.
+
+    * ``median_run``: that repeat, or "1, 2"; ``median_run_of``: how many there are.
+    * ``median_run_gain``, ``.._low``, ``.._high``: with its 95% interval over prompts.
+    * ``median_run_ms_per_token``, ``.._r_prompt_mean``, ``.._r_pooled`` of the cell, and the same of the baseline and
+      of plain decoding in that repeat, as ``median_run_dflash_..`` and ``median_run_ar_..``.
+    """
+    return pd.DataFrame([
+        where | _median_run(runs, key, resamples, seed) for where, runs, key in _compared_cells(decode)
+    ])  # fmt: skip
 
 
 def seed_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
@@ -198,7 +216,7 @@ def seed_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int 
         if cell.empty:
             continue
         pairs = [runs.of("seed", value).against_dflash(*key) for value in seeds]
-        gains = _gains_by("seed", runs, key)
+        gains = list(_gains_by("seed", runs, key).values())
         together = np.concatenate(pairs)  # series: chain and method of each seed in turn
         by_seed = np.array([pair[1].mean() for pair in pairs])
         row = where | {
@@ -285,6 +303,7 @@ def _cell_numbers(runs: _Runs, key: _Key, resamples: int, seed: int) -> dict[str
     paired = prompts if baseline else pair.shape[1]
     either = len(set(cell["prompt_id"]) | set(runs.dflash["prompt_id"]))
     by_prompt = cell.groupby("prompt_id")
+    compared = by_prompt["departure"].max().dropna()
     return {
         "prompts": prompts,
         "prompts_paired": paired,
@@ -296,7 +315,7 @@ def _cell_numbers(runs: _Runs, key: _Key, resamples: int, seed: int) -> dict[str
         "gain_low": low,
         "gain_high": high,
         "repeat_share": by_prompt["repeat_share"].mean().mean(),
-        "departures": int((by_prompt["departure"].max() >= 0).sum()),
+        "departures": int((compared >= 0).sum()) if len(compared) else math.nan,
     }
 
 
@@ -321,10 +340,24 @@ def _compared_cells(decode: pd.DataFrame) -> Iterator[tuple[dict[str, object], _
                 yield {"setting": setting, "domain": domain, **dict(zip(_KEY, key, strict=True))}, runs, key
 
 
-def _gains_by(column: str, runs: _Runs, key: _Key) -> list[float]:
-    """The cell's gain within each repeat or seed that has one."""
-    pairs = [runs.of(column, value).against_dflash(*key) for value in sorted(runs.rows[column].unique())]
-    return [float(_first_gain([pair])) for pair in pairs if pair.size]
+def _gains_by(column: str, runs: _Runs, key: _Key) -> dict[int, float]:
+    """Repeat or seed -> the cell's gain within it, of those that have one."""
+    pairs = {int(value): runs.of(column, value).against_dflash(*key) for value in sorted(runs.rows[column].unique())}
+    return {value: float(_first_gain([pair])) for value, pair in pairs.items() if pair.size}
+
+
+def _median_run(runs: _Runs, key: _Key, resamples: int, seed: int) -> dict[str, object]:
+    gains = _gains_by("repeat", runs, key)
+    ranked = sorted(gains, key=gains.__getitem__)
+    middle = sorted(ranked[(len(ranked) - 1) // 2 : len(ranked) // 2 + 1])
+    run = _Runs(runs.rows[runs.rows["repeat"].isin(middle)])
+    pair = run.against_dflash(*key)
+    low, high = bootstrap_interval([pair], _first_gain, resamples=resamples, seed=seed)
+    numbers = {"gain": float(_first_gain([pair])), "gain_low": low, "gain_high": high}
+    for name, cell in (("", run.cell(*key)), ("dflash_", run.dflash), ("ar_", run.autoregressive)):
+        numbers |= {f"{name}{quantity}": value for quantity, value in _round_numbers(cell).items()}
+    told = {"median_run": ", ".join(map(str, middle)), "median_run_of": len(gains)}
+    return told | {f"median_run_{name}": value for name, value in numbers.items()}
 
 
 def _gain_over_pairs(strata: list[Stratum]) -> np.ndarray:

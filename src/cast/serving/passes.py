@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from cast.decode.checks import check_least
 from cast.models import DFlashDrafter, Target
+from cast.models.layers import sdpa
 from cast.serving.attention import RaggedLayout, ragged_attention
 from cast.serving.forest import Forest
 from cast.serving.store import SlotStore
@@ -173,7 +173,7 @@ class DenseVerifier(Verifier):
             store.write(index, slots, columns, key, value)
             # The heads that share a key head become extra query rows, so the cache is read once and never repeated.
             query = query.view(requests, width, kv_heads, group, dim).permute(0, 2, 3, 1, 4)
-            out = F.scaled_dot_product_attention(
+            out = sdpa(
                 query.reshape(requests, kv_heads, group * width, dim),
                 store.keys[index][chosen, :, :span],
                 store.values[index][chosen, :, :span],

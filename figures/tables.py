@@ -17,7 +17,7 @@ from .files import write_texts
 NONE = "–"
 PAPERS_OWN = "The paper's numbers (its own settings)"
 WORDS = 40
-"""Characters from which a cell of a page holds words rather than a number."""
+"""Characters from which a cell of a page may break into lines."""
 _TEMPLATE = Path(__file__).with_name("table_page.html")
 
 
@@ -168,17 +168,22 @@ def latex(table: Table) -> str:
 def html(table: Table) -> str:
     """The table as a page that opens by itself, for the report; long reasons become notes below it."""
     reasons: list[str] = []
+    columns = list(zip(*(row.shown for row in table.rows), strict=True)) or [()] * len(table.header)
+    looks = ["number" if all(map(_is_number, cells)) else "" for cells in columns]
     body = []
     for index, row in enumerate(table.rows):
         if row.paper and not (index and table.rows[index - 1].paper):
             body.append(_html_heading(PAPERS_OWN, table))
         classes = " ".join(["paper"] * row.paper + ["last"] * (index in table.rules_after))
-        body.append(f'<tr class="{classes}">{"".join(_html_cell(cell, reasons) for cell in row.shown)}</tr>')
+        cells = (_html_cell(cell, look, reasons) for cell, look in zip(row.shown, looks, strict=True))
+        body.append(f'<tr class="{classes}">{"".join(cells)}</tr>')
     if not table.rows:
         body.append(_html_heading(f"not measured: {NO_RECORDS}", table))
     parts = {
         "title": escape(table.title),
-        "header": "".join(f"<th>{escape(title)}</th>" for title in table.header),
+        "header": "".join(
+            f'<th class="{look}">{escape(title)}</th>' for title, look in zip(table.header, looks, strict=True)
+        ),
         "body": "\n".join(body),
         "notes": "\n".join(f"<li>{escape(note)}</li>" for note in [*_told(reasons), *table.notes]),
     }
@@ -221,13 +226,18 @@ def _html_heading(text: str, table: Table) -> str:
     return f'<tr><td class="heading" colspan="{len(table.header)}">{escape(text)}</td></tr>'
 
 
-def _html_cell(cell: Cell, reasons: list[str]) -> str:
+def _is_number(cell: Cell) -> bool:
+    return bool(cell.missing or re.match(rf"[-+≤{NONE}\d]", cell.text))
+
+
+def _html_cell(cell: Cell, look: str, reasons: list[str]) -> str:
+    """look: of its column, "number" or nothing."""
     if cell.missing:
-        return f'<td class="missing">n.m.<sup>{_lettered(cell.missing, reasons)}</sup></td>'
+        return f'<td class="{look} missing">n.m.<sup>{_lettered(cell.missing, reasons)}</sup></td>'
     text = escape(cell.text)
     text = f"<u>{text}</u>" if cell.underline else text
     text = f"<b>{text}</b>" if cell.bold else text
-    return f'<td class="words">{text}</td>' if len(cell.text) > WORDS else f"<td>{text}</td>"
+    return f'<td class="{"words" if len(cell.text) > WORDS else look}">{text}</td>'
 
 
 def _lettered(reason: str, reasons: list[str]) -> str:

@@ -57,8 +57,8 @@ def test_gain_without_an_interval():
 def test_html_is_a_page_with_its_reasons_below():
     text = tables.html(TABLE)
     assert "<title>Gain &amp; loss</title>" in text
-    assert '<tr class=""><td>a_b</td><td><u>63</u></td><td><b>-1.5%</b></td></tr>' in text
-    assert '<td class="missing">n.m.<sup>a</sup></td>' in text
+    assert '<td class="number"><u>63</u></td><td class="number"><b>-1.5%</b></td>' in text
+    assert '<td class="number missing">n.m.<sup>a</sup></td>' in text
     assert "<li>a: not measured: out of memory | 50%.</li>" in text
     assert text.index("The paper&#x27;s numbers (its own settings)") < text.index('<tr class="paper">')
     assert "<!--" not in text

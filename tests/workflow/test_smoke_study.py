@@ -41,7 +41,7 @@ def test_everything_that_was_promised_is_rendered(smoke):
     for name in ("fig2", "fig3"):
         assert all((results / "figures" / f"{name}.{suffix}").stat().st_size for suffix in ("pdf", "svg", "png", "csv"))
     for name in ("table2", "table12"):
-        assert all((results / "tables" / f"{name}.{suffix}").stat().st_size for suffix in ("csv", "md", "tex"))
+        assert all((results / "tables" / f"{name}.{suffix}").stat().st_size for suffix in ("csv", "md", "tex", "html"))
     assert all((results / f"scorecard.{suffix}").stat().st_size for suffix in ("md", "json", "html"))
 
 
@@ -174,7 +174,7 @@ def test_the_report_is_one_file_with_every_artefact(smoke):
     finished = smoke.snakemake("--report", "results/smoke/report.html", *STUDY, "gpus=[]")
     assert finished.returncode == 0, finished.stderr
     text = (smoke.root / "results/smoke/report.html").read_text()
-    for name in ("fig2.svg", "fig3.svg", "table2.csv", "table12.csv", "scorecard.html"):
+    for name in ("fig2.svg", "fig3.svg", "table2.html", "table12.html", "table12.csv", "scorecard.html"):
         assert name in text
 
 
@@ -189,6 +189,8 @@ def test_lint_is_clean(smoke):
         (("study=nope",), "unknown study 'nope'; known: embedded"),
         (("study=smoke", "budgets=[1]"), "unknown --config key 'budgets'; known: study, scale, gpus, overrides"),
         (("study=smoke", 'overrides=["seed=abc"]'), "Error merging override seed=abc"),
+        (("study=smoke", 'overrides=["time_limit_s=nan"]'), "time_limit_s must be a finite number"),
+        (("study=smoke", 'overrides=["setting=tiny_llama"]'), "override setting=tiny_llama: a study gives each job"),
         (("study=smoke", "gpus=[a6000]"), "gpus=['a6000']; the devices of study smoke: cpu_1thread"),
     ],
 )

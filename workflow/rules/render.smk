@@ -27,7 +27,7 @@ STATISTICS = sorted(
 SUMMARY = f"{RESULTS}/summary/cells.parquet"
 RENDERED = [
     *(f"{RESULTS}/figures/{name}.{suffix}" for name in FIGURES for suffix in ("pdf", "svg", "png", "csv")),
-    *(f"{RESULTS}/tables/{name}.{suffix}" for name in TABLES for suffix in ("csv", "md", "tex")),
+    *(f"{RESULTS}/tables/{name}.{suffix}" for name in TABLES for suffix in ("csv", "md", "tex", "html")),
     *(f"{RESULTS}/scorecard.{suffix}" for suffix in ("md", "json", "html") if "scorecard" in WANTED),
 ]
 
@@ -94,10 +94,16 @@ for name in TABLES:
             cells=SUMMARY,
             modules=[f"figures/{name}.py", *SHARED_MODULES],
         output:
+            html=report(
+                f"{RESULTS}/tables/{name}.html",
+                caption=f"../../figures/captions/{name}.rst",
+                category="Tables",
+                labels={"table": name.removeprefix("table")},
+            ),
             csv=report(
                 f"{RESULTS}/tables/{name}.csv",
                 caption=f"../../figures/captions/{name}.rst",
-                category="Tables",
+                category="Tables as CSV",
                 labels={"table": name.removeprefix("table")},
             ),
             md=f"{RESULTS}/tables/{name}.md",

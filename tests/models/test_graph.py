@@ -12,6 +12,7 @@ import torch
 
 import cast
 from cast import CastError
+from cast.decode.proposers import candidate_tree
 from cast.models import GraphTarget, random_pair, with_engine
 from cast.models.graph import PACKS, SPAN, CudaGraphs
 from cast.trees import best_first_tree, chain_tree
@@ -137,7 +138,7 @@ def test_preparing_captures_all_that_a_generation_runs(counted, prompt_length, s
     assert captures() == spans  # those the sequence grows through, none that its prompt has passed
     prompt = torch.arange(prompt_length) % 90
     cast.generate(static, prompt, budget=31, max_new_tokens=100, stop_token_ids=[])
-    assert captures() == spans
+    assert captures() == spans + 1  # the builder of its trees
 
 
 @pytest.mark.parametrize(
@@ -207,6 +208,21 @@ def test_the_passes_over_a_storage_have_a_stream_and_a_pool_of_their_own(pair, m
         places.append({*streams, *pools} - {None})
         seen.clear()
     assert len(set.union(*places)) == 4
+
+
+def test_trees_of_a_size_are_built_by_one_captured_call_in_one_memory(counted):
+    static, captures = counted
+    generator = torch.Generator().manual_seed(0)
+    logits = [torch.randn(15, 50, generator=generator) for _ in range(2)]
+    expected = [candidate_tree(static.target.eager, each, 20, 4) for each in logits]
+    for each, tree in zip(logits, expected, strict=True):
+        ours = candidate_tree(static.target, each, 20, 4)
+        for name in ("tokens", "parent", "depth", "log_mass"):
+            assert torch.equal(getattr(ours, name), getattr(tree, name))
+    assert captures() == 1
+    assert len(candidate_tree(static.target, logits[0], 21, 4)) == 21
+    assert len(candidate_tree(static.target, logits[0][:1], 20, 4)) == 4
+    assert captures() == 3
 
 
 def test_storage_that_became_too_small_is_let_go(pair):

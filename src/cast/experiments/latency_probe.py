@@ -160,6 +160,8 @@ def _random_tree(nodes: int, pair: Pair, generator: torch.Generator) -> Candidat
     tree = candidate_tree(pair.target, logits.to(pair.device), nodes, TOP_K)
     if len(tree) < nodes:
         raise CastError(f"a tree of {nodes} nodes does not fit a block of {positions + 1}; probe fewer packed tokens")
+    if tree.visible is not None:  # of captured passes: the next tree of that size would overwrite it
+        tree = CandidateTree(*(part.clone() for part in vars(tree).values()))
     return tree
 
 

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,8 +35,9 @@ PADDING = max(larger - smaller for smaller, larger in itertools.pairwise(PACKS))
 SPAN = 512
 """Cache entries by which a pass's attention grows."""
 
+Result = TypeVar("Result")
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
-"""From a pass between fixed buffers to what repeats it. It may run the pass on the way."""
+"""From a run between fixed buffers to what repeats it. It may run on the way."""
 
 
 def with_engine(pair: Pair, engine: str) -> Pair:
@@ -104,7 +106,7 @@ class GraphTarget:
 
     Args:
         eager: the target.
-        new_capture: called for each storage of a cache; makes what captures the passes over it.
+        new_capture: called for each storage of a cache, and once for all functions; makes what captures them.
     """
 
     def __init__(self, eager: Target, new_capture: Callable[[], Capture]):
@@ -113,6 +115,8 @@ class GraphTarget:
         self.eager, self.new_capture = eager, new_capture
         self._idle: list[_Storage] = []
         self._outputs: list[Tensor] = []  # of logits and of each tap, as many rows as the largest pass so far
+        self._functions: dict[tuple, _StaticFunction] = {}
+        self._capture_function = new_capture()
 
     def __getattr__(self, name: str):
         return getattr(self.eager, name)
@@ -188,6 +192,17 @@ class GraphTarget:
         captured.repeat()
         return TargetOutput(captured.output.logits[:n], [tap[:n] for tap in captured.output.taps])
 
+    @torch.inference_mode()
+    def repeat(self, function: Callable[..., Result], tensor: Tensor, **options: Any) -> Result:
+        """What a function of a tensor returns, in one captured launch for each of its shapes and options.
+
+        The next such call overwrites it. The function looks at no value, only at shapes and options.
+        """
+        key = function, tensor.shape, tensor.dtype, tuple(sorted(options.items()))
+        if key not in self._functions:
+            self._functions[key] = _StaticFunction(partial(function, **options), tensor, self._capture_function)
+        return self._functions[key](tensor)
+
     def _pass(self, storage: _Storage, size: int, span: int, taps: Sequence[int]) -> _StaticPass:
         key = size, span, tuple(taps)
         if key not in storage.passes:
@@ -256,3 +271,20 @@ class _StaticPass:
         else:
             self.mask[:n, :end].zero_()
         self.mask[n:, :1].zero_()
+
+
+class _StaticFunction:
+    """A function of one tensor, of fixed shapes, whose result stays in one place."""
+
+    def __init__(self, function: Callable[[Tensor], Any], tensor: Tensor, capture: Capture):
+        self.buffer = tensor.clone()
+
+        def run() -> None:
+            self.result = function(self.buffer)  # the captured run is the last on CUDA, and its result the one repeated
+
+        self.repeat = capture(run)
+
+    def __call__(self, tensor: Tensor) -> Any:
+        self.buffer.copy_(tensor)
+        self.repeat()
+        return self.result

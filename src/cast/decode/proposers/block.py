@@ -65,6 +65,9 @@ class CastTree(_BlockProposer):
         self.budget, self.top_k = budget, top_k
         self.nodes = min(budget, universe(min(top_k, pair.target.vocab_size), self.block_size - 1))
         self.lookahead = max(self.block_size, self.nodes + 1)
+        if isinstance(pair.target, GraphTarget):  # so that its builder is captured before a clock runs
+            shape = self.block_size - 1, pair.target.vocab_size
+            candidate_tree(pair.target, torch.zeros(shape, dtype=pair.dtype, device=pair.device), budget, top_k)
 
     @property
     def packs(self) -> tuple[int]:
@@ -75,10 +78,17 @@ class CastTree(_BlockProposer):
 
 
 def candidate_tree(target: Target, logits: Tensor, budget: int, top_k: int) -> CandidateTree:
-    """The best-first tree over a block's logits [L, V]: for captured passes on the device, otherwise on the host."""
+    """The best-first tree over a block's logits [L, V].
+
+    A target of captured passes has it built on the device, in one launch; the next tree of that budget overwrites it.
+    """
     if isinstance(target, GraphTarget) and budget > 0:
-        return best_first_tree_on_device(*top_log_probs(logits, top_k, on_host=False), budget)
+        return target.repeat(_resident_tree, logits, budget=budget, top_k=top_k)
     return best_first_tree_from_topk(*top_log_probs(logits, top_k), budget)
+
+
+def _resident_tree(logits: Tensor, budget: int, top_k: int) -> CandidateTree:
+    return best_first_tree_on_device(*top_log_probs(logits, top_k, on_host=False), budget)
 
 
 def most_likely(logits: Tensor) -> Tensor:

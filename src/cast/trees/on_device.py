@@ -22,17 +22,16 @@ def best_first_tree_on_device(log_probs: Tensor, tokens: Tensor, budget: int) ->
     """
     device, (length, top_k) = log_probs.device, log_probs.shape
     scores = log_probs.float().clamp(max=0)
-    ranks = torch.arange(top_k, device=device)
     mass, first = torch.zeros(1, device=device), -1  # the frontier's masses; the number of its first prefix
     levels = []  # (log mass, number of the parent, rank) of each level's prefixes, in the order of their rank tuples
     for position in range(length):
         size = len(mass)
-        parent = torch.arange(first, first + size, device=device).repeat_interleave(top_k, output_size=size * top_k)
-        mass, rank = (mass[:, None] + scores[position]).flatten(), ranks.repeat(size)
+        mass = (mass[:, None] + scores[position]).flatten()
+        kept = torch.arange(len(mass), device=device)
         if len(mass) > budget:
-            best = _best(mass, budget).sort().values
-            mass, parent, rank = mass[best], parent[best], rank[best]
-        levels.append((mass, parent, rank))
+            kept = _best(mass, budget).sort().values
+            mass = mass[kept]
+        levels.append((mass, first + kept // top_k, kept % top_k))
         first += size
     sizes = [len(level[0]) for level in levels]
     mass, parent, rank = (torch.cat(part) for part in zip(*levels, strict=True))

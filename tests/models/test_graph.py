@@ -39,7 +39,8 @@ def static_pair(pair):
 
 def prefilled(target, prefix, capacity):
     cache = target.new_cache(capacity)
-    target.forward(prefix, torch.arange(len(prefix)), cache, causal=True, last_logits_only=True)
+    positions = torch.arange(len(prefix), device=prefix.device)
+    target.forward(prefix, positions, cache, causal=True, last_logits_only=True)
     cache.commit(len(prefix))
     return cache
 
@@ -53,11 +54,28 @@ def trees(vocabulary):
         yield best_first_tree(log_probs, budget)
 
 
+def on_cuda(golden):
+    folder = golden / "dflash_tiny_qwen3"
+    return cast.load_pair(folder / "target", folder / "drafter", device="cuda", dtype="float32")
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def eager_and_static(request, golden):
+    """One target in fp64 by its eager passes, and by passes that are captured when they are first asked for."""
+    if request.param == "cpu":
+        target = request.getfixturevalue("pair").target.to(torch.float64)
+        return target, GraphTarget(target, lambda: rehearsed)
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    pair = on_cuda(golden).to(torch.float64)
+    return pair.target, with_engine(pair, "graph").target
+
+
 @pytest.mark.parametrize("prefix_length", [1, SPAN - 20])  # the second crosses a span inside the larger packs
-def test_a_static_pass_is_the_eager_pass(pair, static_pair, prefix_length):
-    target, static = pair.target.to(torch.float64), GraphTarget(pair.target.to(torch.float64), lambda: rehearsed)
+def test_a_static_pass_is_the_eager_pass(eager_and_static, prefix_length):
+    target, static = eager_and_static
     prefix = torch.randint(target.vocab_size, (prefix_length,), generator=torch.Generator().manual_seed(0))
-    root = torch.tensor([3])
+    prefix, root = prefix.to(target.device), torch.tensor([3], device=target.device)
     for tree in trees(target.vocab_size):
         n = 1 if tree is None else len(tree) + 1
         expected = verify(target, prefilled(target, prefix, prefix_length + n), root, tree, (0, 1))
@@ -265,8 +283,7 @@ def test_the_papers_widths_need_no_padding():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize(("method", "options"), METHODS)
 def test_captured_graphs_decode_what_the_eager_engine_decodes(golden, method, options):
-    folder = golden / "dflash_tiny_qwen3"
-    pair = cast.load_pair(folder / "target", folder / "drafter", device="cuda", dtype="float32")
+    pair = on_cuda(golden)
     for max_new_tokens in (60, 480, 60):  # the second on larger storage, the third on graphs that are there
         settings = {"method": method, "max_new_tokens": max_new_tokens, "stop_token_ids": [], **options}
         eager = cast.generate(pair, torch.arange(5, 25), **settings)

@@ -19,6 +19,8 @@ import sys
 
 def main() -> None:
     arguments = _parser().parse_args()
+    if arguments.threads < 1:
+        sys.exit(f"error: --threads must be 1 or more, not {arguments.threads}")
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # before torch is imported
         os.environ[name] = str(arguments.threads)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")

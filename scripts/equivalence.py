@@ -29,8 +29,8 @@ def equivalence(config: DictConfig) -> None:
     def work(job: measuring.Measurement) -> None:
         from cast.experiments import greedy_equivalence
 
-        pair = pairs.load(config, job.kind)
         spec = measuring.spec_from(config, greedy_equivalence.GreedyEquivalenceSpec, time_limit_s=job.time_left_s)
+        pair = pairs.load(config, job.kind)
         job.collect(greedy_equivalence.run(pair, prompts, spec, done=job.partial.done), total=len(prompts))
 
     def cells(_: set[str]) -> list[dict[str, Any]]:

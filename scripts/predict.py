@@ -26,6 +26,7 @@ from jobs.schema import Cost, Width
 
 def predict(config: DictConfig) -> None:
     measuring.require(config, Width, "predict")
+    measuring.check_values(config)
     for key in ("inputs.latency", "inputs.scores"):
         if OmegaConf.is_missing(config.inputs, key.split(".")[1]):
             raise CastError(f"no {key} given; add {key}=<record>.parquet, written by probe.py or scores.py")
@@ -92,7 +93,9 @@ def _identity(config: DictConfig) -> dict[str, Any]:
 def _wall_s(record: str) -> float | None:
     """Seconds a record took to measure, from the provenance beside it."""
     provenance = Path(record).with_suffix(".json")
-    return read_json(provenance)["wall_s"] if provenance.is_file() else None
+    told = read_json(provenance) if provenance.is_file() else None
+    wall_s = told.get("wall_s") if isinstance(told, dict) else None
+    return wall_s if isinstance(wall_s, int | float) else None
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig
 
+from cast.errors import CastError
 from cast.experiments.files import atomic_write
 from cast.experiments.prompts import load_prompts
 from cast.experiments.records import SCORES
@@ -40,6 +41,8 @@ def scores(config: DictConfig) -> None:
 
 def _curve(job: measuring.Measurement) -> list[dict[str, Any]]:
     """The rows, and beside the record the masses of each round."""
+    if not job.partial.units:
+        raise CastError("no prompt has a round to log: every output ended at its first token; raise max_new_tokens")
     masses = np.concatenate([unit.content for unit in job.partial.units])
     with atomic_write(job.output.with_suffix(".npz")) as temporary:
         np.savez_compressed(temporary, masses=masses)

@@ -26,10 +26,10 @@ from cast.experiments.provenance import Provenance, code_version
 from jobs import inputs, pairs
 from jobs.composition import config_digest, options, plain
 from jobs.pairs import Unavailable
-from jobs.schema import SamplingUnderLoad, TotalVariation
 from jobs.status import Status
+from jobs.values import check_values
 
-# Of a folder named by overrides, in characters; file systems allow 255 bytes.
+# Of a folder named by overrides, in bytes; file systems allow 255.
 _LONGEST_NAME = 120
 
 Spec = TypeVar("Spec")
@@ -69,105 +69,28 @@ def check_source(key: str, path: str, found: pd.Series, wanted: str, what: str) 
         )
 
 
-SMALLEST = {
-    "budgets": 0,
-    "packed_tokens": 1,
-    "max_new_tokens": 1,
-    "lengths": 1,
-    "block_sizes": 2,
-    "temperature": 0,
-    "top_k": 1,
-    "repeats": 1,
-    "iterations": 1,
-    "warmups": 0,
-    "rounds": 1,
-    "masses": 1,
-    "prefix_tokens": 1,
-    "prefixes": 1,
-    "prompt_limit": 1,
-    "time_limit_s": 0,
-    "budget": 0,
-    "lead": 0,
-    "lead_rounds": 0,
-    "top": 1,
-    "roots_at_once": 1,
-    "largest_budget": 1,
-    "shape_budget": 1,
-    "batch_size": 2,
-    "batches": 1,
-    "requests": 2,
-    "nodes_per_request": 1,
-    "batch_sizes": 1,
-    "active": 1,
-    "width": 0,
-    "wide": 0,
-    "priced_packed_tokens": 1,
-    "requests_per_slot": 1,
-    "resamples": 1,
-    "draws": 1,
-    "floor_samples": 1,
-    "lead_tokens": 0,
-    "sequence_draws": 0,
-    "sequence_tokens": 1,
-    "sequence_top_k": 1,
-}
-"""Least value of a key, in whichever experiment has it."""
-
-ABOVE_0 = ("load", "top_p")
-
-
-def check_values(config: DictConfig) -> None:
-    """Refuse values that no pair could decode with, before a device is claimed or a model loaded.
-
-    Raises:
-        CastError: a value below its least, no finite number or too large, or an empty list.
-    """
-    for method in config.get("methods") or ():
-        if method in ("eagle3", "dart") and not config.baselines.get(method):
-            raise CastError(
-                f"setting {config.setting.name} has no {method.value} head; give it one in baselines.{method.value}, "
-                "or leave the method out"
-            )
-    if config.device.threads < 1:
-        raise CastError(f"device.threads must be 1 or more, not {config.device.threads}")
-    for key in config:
-        value = None if OmegaConf.is_missing(config, key) else config[key]
-        values = list(value) if OmegaConf.is_list(value) else [value]
-        if not values:
-            raise CastError(f"{key} is empty; give at least one value")
-        for number in values:
-            if isinstance(number, int | float) and not abs(number) < 2**63:  # NaN refused as well
-                raise CastError(f"{key} must be a finite number that fits 64 bits, not {number}")
-    for key, least in SMALLEST.items():
-        value = config.get(key)
-        if value is None:
-            continue
-        smallest = min(value) if OmegaConf.is_list(value) else value
-        if smallest < least:
-            raise CastError(f"{key} must be {least} or more, not {smallest}")
-    if config.get("top_p") is not None and config.top_p > 1:
-        raise CastError(f"top_p must be 1 or less, not {config.top_p}")
-    for key in ABOVE_0:
-        if config.get(key) is not None and config[key] <= 0:
-            raise CastError(f"{key} must be above 0, or null, not {config[key]}")
-    if issubclass(OmegaConf.get_type(config), (TotalVariation, SamplingUnderLoad)) and config.temperature == 0:
-        raise CastError(f"{config.experiment.name} compares sampled tokens; temperature must be above 0")
-
-
 def output_path(config: DictConfig, script: str, suffix: str = ".parquet") -> Path:
     """Where the record goes: ``out``, or a folder named by the overrides.
 
     Raises:
-        CastError: ``out`` is a folder.
+        CastError: ``out`` is a folder, no such file as the record is, or a file that the job reads.
     """
     if config.out:
-        if Path(config.out).is_dir():
-            raise CastError(f"out={config.out} is a folder; name a file, such as {config.out}/records{suffix}")
-        return Path(config.out)
+        path = Path(config.out)
+        if path.is_dir():
+            raise CastError(f"out={path} is a folder; name a file, such as {config.out}/records{suffix}")
+        if path.suffix != suffix:
+            raise CastError(f"out={path} is no name for this record; give one that ends in {suffix}")
+        for key, source in config.get("inputs", {}).items():
+            if Path(source).resolve().with_suffix("") == path.resolve().with_suffix(""):
+                raise CastError(
+                    f"out={path} would overwrite inputs.{key}={source} or its provenance; name another file"
+                )
+        return path
     overrides = (HydraConfig.get().job.override_dirname or "default").replace("/", "_")
-    if len(overrides) > _LONGEST_NAME:
-        digest = hashlib.sha256(overrides.encode()).hexdigest()[:8]
-        overrides = f"{overrides[:_LONGEST_NAME]}-{digest}"
+    named = os.fsencode(overrides)
+    if len(named) > _LONGEST_NAME:
+        overrides = f"{named[:_LONGEST_NAME].decode(errors='ignore')}-{hashlib.sha256(named).hexdigest()[:8]}"
     return Path("outputs") / script / overrides / f"records{suffix}"
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 
+from hydra.errors import OverrideParseException
+
 from jobs import schema
 
 _UNKNOWN_OPTION = re.compile(
@@ -35,6 +37,8 @@ def one_line(error: BaseException) -> str:
         return f"a file of conf/{nested['group']} lacks its first line; it must be '# @package _global_'"
     if key := _UNKNOWN_KEY.search(text):
         return _unknown_key(key["key"] or key["inner"])
+    if isinstance(error, OverrideParseException):
+        return f"{_told(text)}; an override is key=value, its value in double quotes where it has special characters"
     parts = [_told(text)]
     cause = error.__cause__ or error.__context__
     if cause is not None and type(cause).__module__.startswith(("omegaconf", "hydra")):

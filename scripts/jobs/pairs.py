@@ -13,10 +13,15 @@ from omegaconf import DictConfig, OmegaConf
 from cast.errors import CastError, HubUnavailable
 from cast.experiments.device import check_gpu
 from jobs import schema
+from jobs.values import drafts
 
 if TYPE_CHECKING:
+    from cast.models.head import DraftHead
     from cast.models.hybrid import HybridTarget
     from cast.models.pair import Pair
+
+KINDS = {"dflash": "DFlash", "eagle3": "EAGLE-3", "dart": "DART"}
+"""Method -> the kind of head it drafts with, in the words of `cast.models`."""
 
 
 class Unavailable(Exception):
@@ -36,6 +41,8 @@ def load(config: DictConfig, kind: str) -> Pair:
         CastError: a checkpoint is misnamed, missing, broken or does not fit.
     """
     with _on_the_settings_gpu(config, kind):
+        if config.engine == schema.Engine.graph and kind != "cuda":
+            raise CastError(f"engine=graph needs a CUDA device, and this job runs on the {kind}; use engine=eager")
         from cast.models import with_engine
         from cast.models.embedded import embedded_target
         from cast.models.loading import load_pair
@@ -49,6 +56,8 @@ def load(config: DictConfig, kind: str) -> Pair:
             revision=config.target.revision,
             drafter_revision=config.drafter.revision,
         )
+        if config.get("methods") is None or drafts(config):
+            _check_kind(pair.drafter, "dflash", f"drafter={config.drafter.name}")
         return with_engine(pair, config.engine.value)
 
 
@@ -60,21 +69,22 @@ def load_baselines(config: DictConfig, kind: str, pair: Pair) -> dict[str, dict[
     with _on_the_settings_gpu(config, kind):
         from cast.models.loading import load_drafter
 
-        return {
-            method: {
-                head.name: pair.with_drafter(
-                    load_drafter(
-                        head.source,
-                        device=pair.device,
-                        dtype=pair.dtype,
-                        revision=head.revision,
-                        target=pair.target.config,
-                    )
-                )
-                for head in heads
-            }
-            for method, heads in baseline_heads(config).items()
-        }
+        found: dict[str, dict[str, Pair]] = {}
+        for method, heads in baseline_heads(config).items():
+            found[method] = {}
+            for head in heads:
+                options = {"device": pair.device, "dtype": pair.dtype, "revision": head.revision}
+                loaded = load_drafter(head.source, **options, target=pair.target.config)
+                _check_kind(loaded, method, f"baselines.{method}, {head.name},")
+                found[method][head.name] = pair.with_drafter(loaded)
+        return found
+
+
+def _check_kind(head: DraftHead | None, method: str, place: str) -> None:
+    if head is not None and head.kind != KINDS.get(method, head.kind):
+        raise CastError(
+            f"{place} is a head of kind {head.kind}, and {method} needs one of kind {KINDS[method]}; name one"
+        )
 
 
 def baseline_heads(config: DictConfig) -> dict[str, list[DictConfig]]:

@@ -90,3 +90,8 @@ def test_help_names_every_benchmark():
     done = subprocess.run([sys.executable, BENCH, "--help"], capture_output=True, text=True)
     assert done.returncode == 0
     assert all(name in done.stdout for name in speed.BENCHES)
+
+
+def test_no_threads_are_one_line():
+    done = subprocess.run([sys.executable, BENCH, "--threads", "0"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "error: --threads must be 1 or more, not 0\n")

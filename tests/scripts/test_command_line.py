@@ -87,6 +87,26 @@ def test_one_line_in_a_process_of_its_own():
         ),
         ("decode", ["-m", "setting=tiny_qwen3", "domain=zz"], "error: unknown domain 'zz'; known: chat"),
         ("replay", [*TINY, "prompt_limit=1"], "error: unknown key 'prompt_limit'; other experiments have it"),
+        ("decode", [*TINY, "domain.license=\udcff"], "error: the command line is not UTF-8"),
+        (
+            "decode",
+            [*TINY, "out=README.md/x.parquet"],
+            "error: cannot write README.md/x.parquet.partial (",
+        ),
+        ("preflight", ["study=smoke", "out=."], "error: . is a folder; name a file"),
+        (
+            "train_drafter",
+            ["device=cpu_1thread", "head.block_size=1"],
+            "error: head.block_size must be 2 or more, not 1",
+        ),
+        (
+            "train_drafter",
+            ["device=cpu_1thread", "training.learning_rate=nan"],
+            "error: training.learning_rate must be 0 or more, not nan",
+        ),
+        ("train_drafter", ["device=cpu_1thread", "generate.worker=[2,2]"], "error: generate.worker [2, 2] is none"),
+        ("train_drafter", ["device=cpu_1thread", "held_out=[]"], "error: held_out is empty"),
+        ("train_drafter", ["device.threads=0"], "error: device.threads must be 1 or more, not 0"),
         ("decode", [*TINY, "out=."], "error: out=. is a folder; name a file, such as ./records.parquet"),
         ("probe", ["experiment=width_sweep"], "error: scripts/probe.py does not measure width_sweep"),
         ("predict", ["setting=tiny_qwen3"], "error: no inputs.latency given"),
@@ -106,6 +126,7 @@ def test_one_line(script, name, arguments, message, tmp_path):
 def test_help_teaches_groups_and_lists(script):
     code, told = script("decode", "--help")
     assert code == 0
+    assert told.out.startswith("Decode the prompts of one setting and domain")
     for words in ("setting: a100-qwen3_8b", "domain: chat, code", "-m setting=", "budgets:"):
         assert words in told.out
 

@@ -4,6 +4,7 @@ import pytest
 from equivalence import equivalence
 from total_variation import total_variation
 
+from cast.errors import CastError
 from cast.experiments.records import EQUIVALENCE, TOTAL_VARIATION, read_records
 from jobs import pairs
 from workflow.lib import outcome
@@ -57,3 +58,9 @@ def test_a_violation_is_kept_and_told_and_fails_the_study(tiny_job, monkeypatch,
     assert outcome.main([str(tmp_path)]) == 1
     assert "greedy_equivalence/tiny_qwen3/tiny: 2 outputs" in capsys.readouterr().err
     assert frame[frame["verdict"] == "violation"]["method"].tolist() == ["dflash"] * 2
+
+
+def test_gap_edges_are_checked_before_anything_loads(tiny_job, monkeypatch):
+    monkeypatch.setattr(pairs, "load", lambda *_: pytest.fail("a model was loaded"))
+    with pytest.raises(CastError, match="gap_edges must ascend from 0"):
+        equivalence(tiny_job("greedy_equivalence", *COMPARE, "gap_edges=[1.0,0.5]"))

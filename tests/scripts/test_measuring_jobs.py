@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from decode import decode
+from omegaconf import OmegaConf
 from predict import predict
 from probe import probe
 from score_log import score_log
@@ -490,3 +491,94 @@ def test_a_misnamed_repository_is_an_error_and_a_gated_one_unavailable(name, kin
     with pytest.raises(CastError) as caught:
         checkpoint_folder("owner/name")
     assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("experiment", "overrides", "told"),
+    [
+        ("width_sweep", ["~budgets"], "budgets is deleted; give it a value"),
+        ("width_sweep", ["budgets=[7,7]"], "budgets names 7 twice"),
+        ("width_sweep", ["methods=[cast,cast]"], "methods names cast twice"),
+        ("width_sweep", ["seeds=[1,1]"], "seeds names 1 twice"),
+        ("width_sweep", ["budgets=[16385]"], "budgets must be 16384 or less"),
+        ("width_sweep", ["seed=-1"], "seed must be 0 or more"),
+        ("width_sweep", ["block_size=1"], "block_size must be 2 or more"),
+        ("width_sweep", ["methods=[ngram]"], r"ngram has no widths; .* '\+method_options.ngram=\{budgets: \[15\]\}'"),
+        ("width_sweep", ["+method_options.cast={budgets: [3]}"], "cast has no options"),
+        ("width_sweep", ["+method_options.gram={budgets: [3]}"], "method_options names 'gram'"),
+        (
+            "drafter_comparison",
+            ["methods=[ngram]", "method_options.ngram.budgets=15"],
+            "must be a list of whole numbers",
+        ),
+        ("drafter_comparison", ["methods=[ngram]", "method_options.ngram.budgets=[5,5]"], "budgets names 5 twice"),
+        ("drafter_comparison", ["methods=[ngram]", "method_options.ngram.budgets=[-1]"], "budgets must be 0 or more"),
+        ("width_sweep", ["+drafter@baselines.cast.x=tiny_qwen3"], "cast drafts with the setting's drafter"),
+        ("width_sweep", ["drafter=none"], "has no drafter"),
+        ("drafter_scores", ["drafter=none"], "has no drafter"),
+        ("score_log", ["drafter=none"], "has no drafter"),
+        ("greedy_equivalence", ["methods=[ngram]"], "compares autoregressive, dflash, cast, not ngram"),
+        ("replay", ["requests=4", "batch_size=8"], "a batch of 8 is drawn from requests=4"),
+        ("replay", ["budgets=[500]"], "budgets has 500, above largest_budget=127"),
+        ("replay", ["largest_budget=100000"], "largest_budget must be 16384 or less"),
+        ("width", ["overhead_ms=-1"], "overhead_ms must be 0 or more"),
+        ("serving_goodput", ["requests=4"], "requests=4 never fill 32 active slots"),
+    ],
+)
+def test_what_no_pair_could_decode_with_is_refused(tiny_job, experiment, overrides, told):
+    with pytest.raises(CastError, match=told):
+        measuring.check_values(tiny_job(experiment, *overrides))
+
+
+def test_jobs_that_do_not_draft_need_no_drafter(tiny_job):
+    for experiment, *overrides in (("latency_probe",), ("width_sweep", "methods=[autoregressive]"), ("replay",)):
+        measuring.check_values(tiny_job(experiment, "drafter=none", *overrides))
+
+
+def test_the_largest_tree_is_the_decoders():
+    from cast.decode import checks
+    from jobs import values
+
+    assert values.MOST_NODES == checks.MOST_NODES
+
+
+def test_a_head_of_another_kind_is_told_by_its_place(tmp_path):
+    def job(experiment, *overrides):
+        return composition.compose_job(experiment, "tiny_drafters", "tiny", overrides)
+
+    with pytest.raises(
+        CastError, match=r"drafter=tiny_eagle3 is a head of kind EAGLE-3, and dflash needs one of kind DF"
+    ):
+        pairs.load(job("latency_probe", "drafter=tiny_eagle3"), "cpu")
+    dart = "baselines.eagle3.tiny.source=tests/golden/dart_tiny/drafter"
+    config = job("drafter_comparison", "methods=[eagle3]", dart)
+    with pytest.raises(
+        CastError, match=r"baselines\.eagle3, tiny_eagle3, is a head of kind DART, and eagle3 needs one"
+    ):
+        pairs.load_baselines(config, "cpu", pairs.load(config, "cpu"))
+    with pytest.raises(CastError, match="engine=graph needs a CUDA device"):
+        pairs.load(job("latency_probe", "engine=graph"), "cpu")
+
+
+def test_a_record_has_a_name_of_its_own(tiny_job):
+    for out in ("r.json", "r"):
+        with pytest.raises(CastError, match=r"give one that ends in \.parquet"):
+            measuring.output_path(tiny_job("width_sweep", out=out), "decode")
+    probed = tiny_job("latency_probe", domain=None, out="p.parquet").out
+    over_its_provenance = tiny_job("width", f"inputs.latency={probed}", f"inputs.scores={probed}", out="p.json")
+    with pytest.raises(CastError, match=r"would overwrite inputs\.latency"):
+        measuring.output_path(over_its_provenance, "predict", ".json")
+
+
+def test_a_place_named_by_long_overrides_fits_a_file_system(tiny_job, monkeypatch):
+    named = OmegaConf.create({"job": {"override_dirname": "domain.path=" + "中" * 100}})
+    monkeypatch.setattr(measuring.HydraConfig, "get", lambda: named)
+    config = tiny_job("width_sweep")
+    config.out = None
+    assert len(measuring.output_path(config, "decode").parent.name.encode()) < 140
+
+
+def test_scores_of_outputs_that_end_at_once_are_an_error_and_no_record(tiny_job, tmp_path):
+    with pytest.raises(CastError, match="no prompt has a round to log"):
+        scores(tiny_job("drafter_scores", "max_new_tokens=1", "rounds=3"))
+    assert list(tmp_path.glob("record*")) == []

@@ -86,6 +86,19 @@ def test_a_pair_that_is_not_there_is_a_record(tiny_job, monkeypatch):
         assert len(frame) == cells
 
 
+def test_what_a_protocol_refuses_costs_no_load(tiny_job, monkeypatch):
+    monkeypatch.setattr(pairs, "load", lambda *_: pytest.fail("a model was loaded"))
+    for experiment, override, told in (
+        ("serving_goodput", "variants=[dense]", "unknown variant 'dense'"),
+        ("serving_goodput", "variants=[bucketed_0/chain]", "unknown variant"),
+        ("sampling_under_load", "batch_size=40", "batch_size=40 requests need as many prompts, not 6"),
+        ("width_tax", "verifiers=[quick]", "verifiers must be some of dense, ragged"),
+        ("width_tax", "engine=graph", "serving runs the target eagerly"),
+    ):
+        with pytest.raises(CastError, match=told):
+            serving(tiny_job(experiment, override))
+
+
 def test_another_scripts_experiment_is_refused(tiny_job):
     with pytest.raises(CastError, match="does not measure"):
         serving(tiny_job("latency_probe", domain=None))

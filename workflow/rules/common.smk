@@ -10,6 +10,7 @@ for folder in (ROOT, ROOT / "scripts"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
+from cast.errors import CastError
 from cast.experiments.device import resolve_kind
 from figures import artefacts
 from jobs import composition
@@ -17,6 +18,7 @@ from jobs.composition import ConfigurationError
 from jobs.inputs import checkpoint_digests as digests_of_checkpoints
 from jobs.inputs import prompt_digest
 from jobs.study import expand
+from jobs.values import check_values
 from workflow.lib import estimate, options
 
 
@@ -36,8 +38,10 @@ try:
     OPTIONS = options.read(config)
     MATRIX = expand(OPTIONS.study, OPTIONS.overrides, scale=OPTIONS.scale)
     COMPOSED = {job: job.compose() for job in MATRIX.jobs}
+    for composed in COMPOSED.values():
+        check_values(composed)
     SOURCES = {job: MATRIX.sources(job, COMPOSED[job]) for job in MATRIX.jobs}
-except ConfigurationError as error:
+except (CastError, ConfigurationError) as error:
     refuse(error)
 
 # Software of every rule; used only when Snakemake is asked to deploy it.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cast.trees.best_first import COLUMN, descending_keys
 from cast.trees.candidate import ROOT, CandidateTree
+from cast.trees.ranking import COLUMN, descending_keys
 
 
 def best_first_tree_on_device(log_probs: Tensor, tokens: Tensor, budget: int) -> CandidateTree:

@@ -23,7 +23,7 @@ WALK, BOTH = 1, 2
 
 ROUNDS = [
     *(("eager", *each) for each in [("autoregressive", WALK), ("dflash", BOTH), ("cast", BOTH), ("ngram", WALK)]),
-    *(("graph", *each) for each in [("autoregressive", WALK), ("dflash", BOTH), ("cast", WALK)]),
+    *(("graph", *each) for each in [("autoregressive", WALK), ("dflash", WALK), ("cast", WALK)]),
     *(("eager", *each) for each in [("eagle3", BOTH), ("dart", BOTH)]),
 ]
 HEADS = {"eagle3": "eagle3_tiny", "dart": "dart_tiny"}

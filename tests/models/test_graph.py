@@ -96,8 +96,11 @@ def test_decodes_the_same_tokens_in_the_same_rounds(pair, static_pair, method, o
     assert ours.committed == eager.committed
 
 
-def test_sampling_from_a_resident_tree_is_sampling_from_the_hosts(pair, static_pair):
-    settings = {"budget": 15, "max_new_tokens": 40, "temperature": 1.0, "seed": 4, "stop_token_ids": []}
+@pytest.mark.parametrize("method", ["dflash", "cast"])
+@pytest.mark.parametrize("sampler", ["walk", "recursive"])
+def test_sampling_from_a_resident_tree_is_sampling_from_the_hosts(pair, static_pair, method, sampler):
+    settings = {"method": method, "budget": 15, "sampler": sampler, "max_new_tokens": 40}
+    settings |= {"temperature": 1.0, "seed": 4, "stop_token_ids": []}
     ours, eager = (cast.generate(each, torch.arange(9), **settings) for each in (static_pair, pair))
     assert ours.tokens.tolist() == eager.tokens.tolist()
     assert ours.committed == eager.committed
@@ -250,7 +253,10 @@ def test_storage_that_became_too_small_is_let_go(pair):
     assert [memory() is None for memory in held] == [True, True, False]
 
 
-@pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"temperature": 1.0, "sampler": "recursive"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"method": "dflash"}, {"temperature": 1.0}, {"temperature": 1.0, "sampler": "recursive"}],
+)
 def test_nan_of_the_drafter_is_refused(pair, static_pair, options):
     broken = dataclasses.replace(static_pair, drafter=pair.to(pair.dtype).drafter)
     broken.drafter.norm.weight[0] = torch.nan

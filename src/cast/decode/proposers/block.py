@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import torch
 from torch import Tensor
 
@@ -23,7 +25,10 @@ ROWS_AT_ONCE = 5
 
 
 class _BlockProposer(Proposer):
-    """Shared by the methods that draft with one DFlash pass."""
+    """Shared by the methods that draft with one DFlash pass.
+
+    For a target of captured passes the tree is built on the device, so that a round waits for its walk alone.
+    """
 
     def __init__(self, pair: Pair, block_size: int | None = None):
         self.target, self.drafter = pair.target, drafter_of(pair, DFlashDrafter)
@@ -33,6 +38,16 @@ class _BlockProposer(Proposer):
         self.block_size = block_size or own
         self.taps = self.drafter.target_layer_ids
         self.lookahead = self.block_size
+
+    @abstractmethod
+    def tree(self, logits: Tensor) -> CandidateTree:
+        """What to verify, from the logits [L, V] of the next block."""
+
+    def rehearse(self) -> None:
+        """Have the building of trees captured, where it is, before a clock runs."""
+        if isinstance(self.target, GraphTarget):
+            shape = self.block_size - 1, self.target.vocab_size
+            self.tree(torch.zeros(shape, dtype=self.target.dtype, device=self.target.device))
 
     def start(self, capacity: int) -> None:
         self.cache = self.drafter.new_cache(capacity)
@@ -47,12 +62,21 @@ class _BlockProposer(Proposer):
             trace.lap("draft")
         return logits
 
+    def propose(self, features, root, trace=None) -> CandidateTree:
+        return self.tree(self.marginals(features, root, trace))
+
 
 class DFlashChain(_BlockProposer):
     """Standard DFlash decoding: the most likely token of each position, as a chain."""
 
-    def propose(self, features, root, trace=None) -> CandidateTree:
-        return chain_tree(most_likely(self.marginals(features, root, trace)))
+    def __init__(self, pair: Pair, block_size: int | None = None):
+        super().__init__(pair, block_size)
+        self.rehearse()
+
+    def tree(self, logits: Tensor) -> CandidateTree:
+        if isinstance(self.target, GraphTarget):
+            return self.target.repeat(_resident_chain, logits)
+        return chain_tree(most_likely(logits))
 
 
 class CastTree(_BlockProposer):
@@ -65,16 +89,14 @@ class CastTree(_BlockProposer):
         self.budget, self.top_k = budget, top_k
         self.nodes = min(budget, universe(min(top_k, pair.target.vocab_size), self.block_size - 1))
         self.lookahead = max(self.block_size, self.nodes + 1)
-        if isinstance(pair.target, GraphTarget):  # so that its builder is captured before a clock runs
-            shape = self.block_size - 1, pair.target.vocab_size
-            candidate_tree(pair.target, torch.zeros(shape, dtype=pair.dtype, device=pair.device), budget, top_k)
+        self.rehearse()
 
     @property
     def packs(self) -> tuple[int]:
         return (self.nodes + 1,)  # the block may be longer
 
-    def propose(self, features, root, trace=None) -> CandidateTree:
-        return candidate_tree(self.target, self.marginals(features, root, trace), self.budget, self.top_k)
+    def tree(self, logits: Tensor) -> CandidateTree:
+        return candidate_tree(self.target, logits, self.budget, self.top_k)
 
 
 def candidate_tree(target: Target, logits: Tensor, budget: int, top_k: int) -> CandidateTree:
@@ -85,6 +107,19 @@ def candidate_tree(target: Target, logits: Tensor, budget: int, top_k: int) -> C
     if isinstance(target, GraphTarget) and budget > 0:
         return target.repeat(_resident_tree, logits, budget=budget, top_k=top_k)
     return best_first_tree_from_topk(*top_log_probs(logits, top_k), budget)
+
+
+def _resident_chain(logits: Tensor) -> CandidateTree:
+    """`chain_tree` of `most_likely` with its mask, where the logits are; NaN among them shows in the masses."""
+    best, tokens = logits.max(dim=-1)  # max propagates NaN
+    rows = torch.arange(len(tokens), device=logits.device)
+    return CandidateTree(
+        tokens=tokens,
+        parent=rows - 1,
+        depth=rows + 1,
+        log_mass=torch.zeros_like(best, dtype=torch.float32).masked_fill(best.isnan(), torch.nan),
+        visible=torch.ones(len(rows) + 1, len(rows) + 1, dtype=torch.bool, device=logits.device).tril(),
+    )
 
 
 def _resident_tree(logits: Tensor, budget: int, top_k: int) -> CandidateTree:

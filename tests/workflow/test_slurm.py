@@ -122,11 +122,18 @@ def fail_node(environment):
             process.kill()
 
 
+def asked(environment, *command):
+    return subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, check=False
+    ).stdout.strip()
+
+
 def state(environment):
-    told = subprocess.run(
-        ["sinfo", "-h", "-o", "%T"], env=os.environ | environment, capture_output=True, text=True, check=False
-    )
-    return told.stdout.strip().rstrip("*")
+    return asked(environment, "sinfo", "-h", "-o", "%T").rstrip("*")
+
+
+def queued(environment):
+    return asked(environment, "squeue", "-h", "-o", "%i", "-t", "PENDING")
 
 
 def comes_true(condition, seconds):
@@ -190,12 +197,12 @@ def test_a_job_whose_node_fails_is_requeued_and_continues(slurm, smoke, toy, unt
         text=True,
     )
     try:
-        assert comes_true(lambda: checkpoint.exists() and checkpoint.read_bytes().count(b"\n") > 1, 90), (
-            "no prompt finished"
-        )
+        begun = comes_true(lambda: checkpoint.exists() and checkpoint.read_bytes().count(b"\n") > 1, 200)
+        assert begun, "no prompt was finished"
         fail_node(slurm)
         assert comes_true(lambda: state(slurm) == "down", 60), state(slurm)
         start_slurmd(slurm)
+        start(["scontrol", "update", f"JobId={queued(slurm)}", "StartTime=now"], slurm)  # else it waits two minutes
         told = snakemake.communicate(timeout=200)[0]
     finally:
         snakemake.kill()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from cast.errors import CastError
 from cast.experiments import device
@@ -53,9 +53,6 @@ def preflight(config: DictConfig) -> None:
 
 
 def _check_job(job: StudyJob, config: DictConfig) -> None:
-    missing = OmegaConf.missing_keys(config) - {f"inputs.{key}" for key in config.experiment.reads}
-    if missing:
-        raise CastError(f"{job.label}: no value for {', '.join(sorted(missing))}; set it in conf/ or as an override")
     measuring.check_values(config)
     device.check_threads(config.device.threads)
     # Prompt sets of the hub are read by their jobs: a check must not need the network.

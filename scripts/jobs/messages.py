@@ -19,12 +19,13 @@ _UNKNOWN_KEY = re.compile(
 )
 # A file of settings or experiments that Hydra put inside its group.
 _NESTED = re.compile(r"(?:@|full_key: (?=(\w+)\.\1\b))(?P<group>setting|experiment)\.")
+_FULL_KEY = re.compile(r"full_key: (\S+)")
 # Lines about the library's inside; the advice to append "+key=value" would hide a typing mistake.
 _INSIDE = ("full_key:", "object_type=", "reference_type=", "To append to your config", "See https:")
 
 
-OPEN = ("baselines", "method_options")
-"""Keys of a job that take entries of any name."""
+OPEN = ("baselines", "method_options", "head", "generate", "training")
+"""Keys that take entries which the configuration does not name; the last three are those of a training recipe."""
 
 
 def one_line(error: BaseException) -> str:
@@ -43,7 +44,9 @@ def one_line(error: BaseException) -> str:
     cause = error.__cause__ or error.__context__
     if cause is not None and type(cause).__module__.startswith(("omegaconf", "hydra")):
         parts.append(_told(str(cause)))
-    return "; ".join(dict.fromkeys(part for part in parts if part)) or type(error).__name__
+    told = "; ".join(dict.fromkeys(part for part in parts if part and "$" not in part)) or type(error).__name__
+    place = _FULL_KEY.search(text)
+    return told if place is None or place[1] in told else f"{place[1]}: {told}"
 
 
 def _unknown_key(key: str) -> str:

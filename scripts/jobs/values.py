@@ -80,11 +80,15 @@ def check_values(config: DictConfig) -> None:
 
     Raises:
         CastError: a value below its least, no finite number or too large; a list that is empty or names one twice;
-            values that exclude each other; a method without its head or widths; a key that was deleted.
+            values that exclude each other; a method without its head or widths; a key
+            without a value, other than `inputs`.
     """
     deleted = OmegaConf.get_type(config).__dataclass_fields__.keys() - config.keys()
     if deleted:
         raise CastError(f"{min(deleted)} is deleted; give it a value instead")
+    missing = {key for key in OmegaConf.missing_keys(config) if not key.startswith("inputs.")}
+    if missing:
+        raise CastError(f"no value for {min(missing)}; set it in conf/ or as an override")
     _check_methods(config)
     if config.device.threads < 1:
         raise CastError(f"device.threads must be 1 or more, not {config.device.threads}")

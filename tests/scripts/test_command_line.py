@@ -79,6 +79,7 @@ def test_one_line_in_a_process_of_its_own():
             ["setting=nope", "domain=tiny"],
             "error: unknown setting 'nope'; known: a100-qwen3_8b",
         ),
+        ("decode", [*TINY, "setting.dtype=???"], "error: no value for setting.dtype; set it in conf/"),
         ("decode", ["setting=tiny_qwen3"], "error: no domain given; add domain=<name>, one of chat"),
         (
             "decode",
@@ -105,6 +106,16 @@ def test_one_line_in_a_process_of_its_own():
             "error: training.learning_rate must be 0 or more, not nan",
         ),
         ("train_drafter", ["device=cpu_1thread", "generate.worker=[2,2]"], "error: generate.worker [2, 2] is none"),
+        (
+            "train_drafter",
+            ["train=tiny", "training.parts=0"],
+            "error: unknown key 'training.parts'; '+training.parts=...'",
+        ),
+        (
+            "train_drafter",
+            ["device=cpu_1thread", "training.steps=abc"],
+            "error: steps: Value 'abc' of type 'str' could not be",
+        ),
         ("train_drafter", ["device=cpu_1thread", "held_out=[]"], "error: held_out is empty"),
         ("train_drafter", ["device.threads=0"], "error: device.threads must be 1 or more, not 0"),
         ("decode", [*TINY, "out=."], "error: out=. is a folder; name a file, such as ./records.parquet"),

@@ -23,8 +23,11 @@ from jobs.composition import config_digest, plain
 def track(config: DictConfig, record: Path, frame: pd.DataFrame | None, summary: Mapping[str, Any]) -> None:
     """Log a finished record: configuration, summary numbers, rows as a table, the file as an artifact.
 
-    Does nothing with ``tracking=none``. Any trouble becomes one warning and, online, a run on disk.
+    Logs nothing with ``tracking=none``. Any trouble becomes one warning and, online, a run on disk. A job by hand,
+    which was told no ``out``, prints the summary.
     """
+    if config.out is None and summary:
+        print("\n".join(f"{name}: {value:.4g}" for name, value in summary.items()))
     guarded(config, lambda chosen: _log(chosen, record, frame, summary))
 
 

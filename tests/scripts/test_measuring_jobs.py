@@ -261,6 +261,14 @@ def offline_records(file):
     return found
 
 
+def test_a_job_by_hand_prints_its_summary(tiny_job, capsys):
+    for out, told in ((None, "ms_per_token/cast_7: 28.51\n"), ("results/x/record.parquet", "")):
+        config = tiny_job("width_sweep")
+        config.out = out
+        tracking.track(config, Path("record.parquet"), None, {"ms_per_token/cast_7": 28.5123})
+        assert capsys.readouterr().out == told
+
+
 def test_wandbs_own_switch_turns_tracking_off(tiny_job, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     monkeypatch.setattr(tracking, "_log", lambda *_: pytest.fail("it was tracked"))

@@ -142,16 +142,22 @@ class Measurement:
             "host": socket.gethostname(),
         }
 
-    def collect(self, units: Iterable[tuple[str, Any]], total: int) -> None:
-        """Take finished units from a protocol into the checkpoint, telling how far it is."""
-        done = len(self.partial.units)
-        with Status(self.label, total, self.time_left_s) as status:
+    def collect(
+        self, units: Iterable[tuple[str, Any]], total: int, size: Callable[[Any], int] = lambda content: 1
+    ) -> None:
+        """Take finished units from a protocol into the checkpoint, telling how far it is.
+
+        Args:
+            size: how much of the total a unit's content is.
+        """
+        done = sum(size(unit.content) for unit in self.partial.units)
+        with Status(self.label, total, self.time_left_s, begun=done) as status:
             start = time.monotonic()
             for key, content in units:
                 now = time.monotonic()
                 self.partial.append(key, content, now - start)
                 start = now
-                done += 1
+                done += size(content)
                 status.advance(done)
 
     def rows(self) -> Rows:

@@ -20,16 +20,17 @@ class Status:
 
     Args:
         label: what runs, as in ``width_sweep smollm2_bf16/math``.
-        total: how many units there are.
+        total: how much there is to do; units may count more than one each, and the last of them pass it.
         limit_s: seconds after which no unit starts, or None.
+        begun: how much earlier sessions did.
     """
 
-    def __init__(self, label: str, total: int, limit_s: float | None = None) -> None:
+    def __init__(self, label: str, total: int, limit_s: float | None = None, begun: int = 0) -> None:
         self.label = label
         self.total = total
         self._limit_s = limit_s
         self._start = self._told = time.monotonic()
-        self._first: int | None = None
+        self._begun = begun
         self._bar: Progress | None = None
         if sys.stderr.isatty():
             self._bar = Progress(
@@ -57,27 +58,20 @@ class Status:
         print(f"{self.label}: {text}", file=sys.stderr, flush=True)
 
     def advance(self, done: int) -> None:
-        """``done`` of the total units are finished."""
-        if self._first is None:
-            self._first = max(done - 1, 0)
+        """``done`` of the total is finished."""
+        done = min(done, self.total)
         if self._bar:
             self._bar.update(self._task, completed=done)
             return
         now = time.monotonic()
-        if now - self._told >= EVERY_S or done >= self.total:
+        if now - self._told >= EVERY_S or done == self.total:
             self._told = now
-            left = self._left_s(done, now)
-            text = f"{self.label} {done}/{self.total}, {duration(left)} left"
-            print(
-                text if done < self.total else f"{self.label} {done}/{self.total}",
-                file=sys.stderr,
-                flush=True,
-            )
+            left = f", {duration(self._left_s(done, now))} left" if done < self.total else ""
+            print(f"{self.label} {done}/{self.total}{left}", file=sys.stderr, flush=True)
 
     def _left_s(self, done: int, now: float) -> float:
         passed = now - self._start
-        pace = passed / max(done - (self._first or 0), 1)
-        left = pace * (self.total - done)
+        left = passed / max(done - self._begun, 1) * (self.total - done)
         return left if self._limit_s is None else max(min(left, self._limit_s - passed), 0.0)
 
 

@@ -24,10 +24,21 @@ def test_a_line_after_half_a_minute_and_at_the_end(monkeypatch, capsys):
     assert capsys.readouterr().err.splitlines() == ["decode a/math 2/4, 40 s left", "decode a/math 4/4"]
 
 
-def test_what_a_time_limit_leaves_and_what_was_done_before(monkeypatch, capsys):
+def test_what_earlier_sessions_did_is_no_pace_of_this_one(monkeypatch, capsys):
     now = [0.0]
     monkeypatch.setattr(status.time, "monotonic", lambda: now[0])
-    with Status("decode a/math", 40, limit_s=100) as reported:
+    with Status("scores a/math", 1000, begun=400) as reported:
         now[0] += 40
-        reported.advance(31)  # thirty of them by an earlier session
+        reported.advance(600)  # a unit of two hundred
+        now[0] += 80
+        reported.advance(1010)  # the last unit went past the total
+    assert capsys.readouterr().err.splitlines() == ["scores a/math 600/1000, 80 s left", "scores a/math 1000/1000"]
+
+
+def test_what_a_time_limit_leaves(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(status.time, "monotonic", lambda: now[0])
+    with Status("decode a/math", 40, limit_s=100, begun=30) as reported:
+        now[0] += 40
+        reported.advance(31)
     assert capsys.readouterr().err.splitlines() == ["decode a/math 31/40, 60 s left"]

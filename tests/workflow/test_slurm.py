@@ -75,6 +75,7 @@ SelectTypeParameters=CR_Core
 GresTypes=gpu
 SlurmdTimeout=10
 MinJobAge=3600
+JobRequeue=0
 ReturnToService=2
 SlurmdParameters=config_overrides
 NodeName={node} NodeAddr=127.0.0.1 CPUs=4 RealMemory=4000 Gres=gpu:toy:2
@@ -122,18 +123,11 @@ def fail_node(environment):
             process.kill()
 
 
-def asked(environment, *command):
-    return subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, check=False
-    ).stdout.strip()
-
-
 def state(environment):
-    return asked(environment, "sinfo", "-h", "-o", "%T").rstrip("*")
-
-
-def queued(environment):
-    return asked(environment, "squeue", "-h", "-o", "%i", "-t", "PENDING")
+    told = subprocess.run(
+        ["sinfo", "-h", "-o", "%T"], env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+    return told.stdout.strip().rstrip("*")
 
 
 def comes_true(condition, seconds):
@@ -156,10 +150,10 @@ def toy(fresh_tree):
     tree = fresh_tree()
     profile = yaml.safe_load((ROOT / "profiles/slurm/config.yaml").read_text()) | {
         "default-resources": ["runtime=5", "mem_mb=500"],
-        "set-resources": ["width_sweep:gpu=1"],
         "slurm-status-command": "squeue",  # without accounting sacct hangs
         "slurm-init-seconds-before-status-checks": 5,
         "seconds-between-status-checks": 3,
+        "slurm-requeue": False,
         "retries": 0,
     }
     (tree.root / "toy").mkdir()
@@ -173,7 +167,7 @@ def provenance(record):
 
 def test_jobs_run_through_sbatch_each_on_a_device_of_its_own(slurm, smoke, toy, untimed):
     tree, submitting = toy
-    finished = tree.snakemake(*submitting, *RECORDS, environment=slurm)
+    finished = tree.snakemake("--set-resources", "width_sweep:gpu=1", *submitting, *RECORDS, environment=slurm)
     assert finished.returncode == 0, finished.stdout + finished.stderr
 
     for record in RECORDS:
@@ -184,12 +178,13 @@ def test_jobs_run_through_sbatch_each_on_a_device_of_its_own(slurm, smoke, toy, 
     assert sorted(one["visible_devices"] for one in told) == ["0", "1"]
 
 
-def test_a_job_whose_node_fails_is_requeued_and_continues(slurm, smoke, toy, untimed):
+def test_a_job_whose_node_fails_is_submitted_again_and_continues(slurm, smoke, toy, untimed):
+    """Not requeued by Slurm: the slurmctld of Debian 12 (22.05) crashes when a requeued job starts its step."""
     tree, submitting = toy
     record = RECORDS[0]
     checkpoint = Path(f"{tree.root / record}.partial")
     snakemake = subprocess.Popen(
-        tree.command(*submitting, record),
+        tree.command("--retries", "1", *submitting, record),
         cwd=tree.root,
         env=tree.environment | slurm,
         stdout=subprocess.PIPE,
@@ -202,7 +197,6 @@ def test_a_job_whose_node_fails_is_requeued_and_continues(slurm, smoke, toy, unt
         fail_node(slurm)
         assert comes_true(lambda: state(slurm) == "down", 60), state(slurm)
         start_slurmd(slurm)
-        start(["scontrol", "update", f"JobId={queued(slurm)}", "StartTime=now"], slurm)  # else it waits two minutes
         told = snakemake.communicate(timeout=200)[0]
     finally:
         snakemake.kill()

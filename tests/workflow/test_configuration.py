@@ -264,7 +264,13 @@ def test_a_device_that_was_shared_or_slowed_is_a_warning(told, warning, tmp_path
 )
 @pytest.mark.parametrize("target", ["clean-study", "reproduce"])
 def test_make_takes_only_the_names_there_are(target, variables, told):
-    finished = subprocess.run(["make", "-n", target, *variables], cwd=ROOT, capture_output=True, text=True, check=False)
+    finished = subprocess.run(
+        ["make", "--no-print-directory", "-n", target, *variables],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert finished.returncode == 2
     assert finished.stdout == ""
     assert len(finished.stderr.splitlines()) == 1
@@ -273,7 +279,13 @@ def test_make_takes_only_the_names_there_are(target, variables, told):
 
 def test_make_passes_overrides_on_as_they_are():
     variables = ["STUDY=smoke", "OVERRIDES=['data.root=/x']"]
-    finished = subprocess.run(["make", "-n", "plan", *variables], cwd=ROOT, capture_output=True, text=True, check=False)
+    finished = subprocess.run(
+        ["make", "--no-print-directory", "-n", "plan", *variables],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     asked = finished.stdout.splitlines()[-1].split("workflow.lib.plan ", 1)[1]
     words = shlex.split(asked)
     assert words == ["smoke", "['data.root=/x']", ""]

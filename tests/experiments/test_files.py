@@ -99,7 +99,7 @@ def test_unreadable_json(tmp_path):
     with pytest.raises(CastError, match="cannot be read"):
         read_json(path)
     path.write_text('{\n "a": 1,\n oops\n}')
-    with pytest.raises(CastError, match="line 3 is not JSON .* mend it, or run"):
+    with pytest.raises(CastError, match=r"line 3 is not JSON .* mend it, or run"):
         read_json(path)
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(CastError, match="not a text file; give another, or run"):

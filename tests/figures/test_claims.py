@@ -210,7 +210,7 @@ def test_serving(folder):
         served(variant, active, goodput[place] + repeat / 10, goodput[2], repeat)
         for variant, goodput in at.items()
         for place, active in enumerate((1, 8))
-        for repeat in range(2)
+        for repeat in range(3)
     ]
     traced = [
         served(f"{verifier}/best_first", 8, 50.0, 2.7, 9, traced=True, verify_ms_per_round=ms, draft_ms_per_round=1.0)
@@ -230,6 +230,13 @@ def test_serving(folder):
     assert bars(folder, serving.served_near_ties) == (True, True)
     assert bars(folder, serving.continuous_near_ties) == (True, True)
     assert bars(folder, serving.served_chain_departs) == (True, True)
+
+
+def test_a_lift_of_two_repeats_has_no_interval_that_could_lie_above_zero(folder):
+    at = {"dense/uniform": 50.0, "ragged/best_first": 60.0}
+    rows = [served(variant, 8, goodput, 2.5, repeat) for variant, goodput in at.items() for repeat in range(2)]
+    stored(folder, "serving_goodput", rows, SERVING)
+    assert bars(folder, serving.ragged_over_uniform) == (False, True)
 
 
 def test_eagle3(folder):

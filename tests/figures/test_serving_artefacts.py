@@ -18,6 +18,7 @@ from figures import (
     table_serving,
     tables,
 )
+from figures.claims import serving as claims
 
 S = "smollm2_fp32"
 ONCE = (0.98, 1.0, 1.03)  # of each repeat, shared by all variants: the machine's drift
@@ -125,6 +126,36 @@ def test_paired_ratios_are_free_of_what_a_repeat_shares(study):
     text = tables.markdown(table_serving.build(study))
     assert "+10.0% [10.0, 10.0]" in text
     assert "nan" not in text
+
+
+def test_the_scorecard_gives_the_ratios_and_intervals_of_the_tables(folder):
+    """Per domain, as geometric means with Student intervals; the paper's static widths are the dense ones."""
+    lifts = {"math": (1.05, 1.10, 1.30), "code": (1.02, 0.99, 1.20)}
+    for domain, by_repeat in lifts.items():
+        rows = [
+            served(variant, 8, goodput * (by_repeat[repeat] if variant == "ragged/best_first" else 1.0), repeat)
+            for variant, goodput in (("dense/uniform", 50), ("ragged/uniform", 55), ("ragged/best_first", 60))
+            for repeat in range(3)
+        ]
+        stored(folder, "serving_goodput", rows, SERVING, domain=domain)
+        arriving = [row | {"load": 1.5, "arrivals_per_s": 2.0} for row in rows if row["verifier"] == "ragged"]
+        stored(folder, "continuous_batching", arriving, SERVING, domain=domain)
+    study = data.load(folder.root)
+
+    def shown(module, ratio):
+        rows = [[cell.text for cell in row.shown] for row in module.build(study).rows]
+        return [f"{S}, {row[1].lower()}, {row[2]} active: {row[4]}" for row in rows if row[3] == ratio]
+
+    by_claim = {
+        claims.ragged_over_uniform: shown(table_serving, "ragged best-first over dense uniform"),
+        claims.ragged_over_static: shown(table_serving, "ragged best-first over best static (dense, uniform)"),
+        claims.continuous_batching_gains: shown(table_continuous_batching, "best-first over uniform, goodput"),
+    }
+    for claim, rows in by_claim.items():
+        assert len(rows) == 2
+        assert claim(study, [S]).ours == "; ".join(rows)
+    assert "math, 8 active: +37.4% [4.0, 81.6]" in by_claim[claims.ragged_over_uniform][0]
+    assert shown(table_serving, "ragged best-first over best static (ragged, uniform)")
 
 
 def test_padding_against_the_ragged_pass_and_bucketing_against_one_pass(study):

@@ -46,8 +46,8 @@ class Comparison:
 
 def build(study: Study, what: Comparison) -> tables.Table:
     """The table: a line for each setting, temperature, method, head and width, a column for each domain."""
-    cells = _cells(study, what)
     printed = _paper_cells(what)
+    cells = _cells(study, what, study.domains or _ordered(printed["domain"]))
     domains = list(dict.fromkeys([*_ordered(cells["domain"]), *_ordered(printed["domain"])]))
     ours = [_row(study, line, what, domains) for _, line in _lines(cells)]
     theirs = [_row(None, line, what, domains) for _, line in _lines(printed)]
@@ -71,8 +71,8 @@ def build(study: Study, what: Comparison) -> tables.Table:
     )
 
 
-def _cells(study: Study, what: Comparison) -> pd.DataFrame:
-    """The measured cells of the settings the table is about, and a noted row for each experiment without any."""
+def _cells(study: Study, what: Comparison, domains: Sequence[str]) -> pd.DataFrame:
+    """The measured cells of the settings the table is about; where there is none, a noted row for each domain."""
     from cast.experiments.statistics import cell_summary  # scipy: only where records are resampled
 
     found = []
@@ -93,7 +93,7 @@ def _cells(study: Study, what: Comparison) -> pd.DataFrame:
                     "note": f"not measured: {study.reason(setting, experiments[0], _rows(study, experiments[0]))}",
                 }
                 for setting in _about(study.settings, what)
-                for domain in study.domains
+                for domain in domains
             ]
     columns = ["temperature", "experiment", "setting", "domain", "method", "budget", "drafter", *KEPT, "note"]
     return pd.DataFrame(found).reindex(columns=columns)
@@ -102,7 +102,7 @@ def _cells(study: Study, what: Comparison) -> pd.DataFrame:
 def _absent(study: Study, what: Comparison) -> list[str]:
     """The experiments of the table that left no record, in which its other methods would have been."""
     names = dict.fromkeys(name for experiments in what.experiments.values() for name in experiments)
-    return [f"Not measured: no {name} record." for name in names if not len(_rows(study, name))]
+    return [f"Not measured: no {name} record in this study." for name in names if not len(_rows(study, name))]
 
 
 def _rows(study: Study, experiment: str) -> pd.DataFrame:

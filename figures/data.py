@@ -242,6 +242,8 @@ def load(
     inputs = [*sources[0], *width_files]
     summary = _summaries(root, cells, decode, widths, inputs) if summarise else {}
     found = [*widths, *_unique(decode, "setting"), *_unique(latency, "setting")]
+    # Without sweep, probe and prediction a study is about what its other experiments measured.
+    found = found or sorted({path.parent.name for path in root.glob("*/*/*.parquet")})
     return Study(
         root=root,
         decode=decode,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -136,6 +136,24 @@ def panel(
     summaries = [summarise(part).assign(**{split: value} if split else {}) for value, part in parts]
     filled = [summary for summary in summaries if len(summary)]
     return Panel(study, experiment, rows, pd.concat(filled, ignore_index=True) if filled else pd.DataFrame())
+
+
+def recorded_panel(
+    study: Study,
+    experiments: Sequence[str],
+    summarise: Callable[[pd.DataFrame], pd.DataFrame],
+    split: str | None = None,
+) -> Panel:
+    """`panel` of the first of these experiments that left a record; of the first of all where none did."""
+    recorded = (name for name in experiments if len(study.records(name, DECODE)))
+    return panel(study, next(recorded, experiments[0]), summarise, split)
+
+
+def instead(block: Panel, experiment: str) -> list[str]:
+    """The note below a table that shows a panel instead of this experiment; none where it is this experiment's."""
+    if block.experiment == experiment:
+        return []
+    return [f"Not measured: no {experiment} record in this study; instead, cells of {block.experiment} are shown."]
 
 
 def _parts(rows: pd.DataFrame, split: str | None) -> Iterator[tuple[object, pd.DataFrame]]:

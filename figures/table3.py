@@ -11,8 +11,9 @@ from __future__ import annotations
 import pandas as pd
 
 from . import paper, tables
-from .data import Study
-from .panels import REPEATED, SAMPLED, panel
+from .comparison import COMPARISON, COMPARISON_SAMPLED
+from .data import SWEEP, Study
+from .panels import REPEATED, SAMPLED, instead, recorded_panel
 
 HEADER = [
     "Setting", "N", "T", "Domain", "Prompts", "Repeats or seeds", "Mean gain", "Change over repeats (points)",
@@ -26,21 +27,28 @@ _GREEDY = _CELL | {
     "repeat_gain_low": "repeat_gain_low", "repeat_gain_high": "repeat_gain_high",
 }  # fmt: skip
 _SAMPLED = _CELL | {"gain": "gain", "low": "seed_gain_low", "high": "seed_gain_high"}
-# Experiment, its statistic, temperature, columns, what is counted.
+# Experiments (the first that left a record), their statistic, temperature, columns, what is counted.
 _BLOCKS = (
-    (REPEATED, "repeat_summary", 0, _GREEDY, "repeats"),
-    (SAMPLED, "seed_summary", 1, _SAMPLED, "seeds"),
+    ((REPEATED, SWEEP, COMPARISON), "repeat_summary", 0, _GREEDY, "repeats"),
+    ((SAMPLED, COMPARISON_SAMPLED), "seed_summary", 1, _SAMPLED, "seeds"),
 )
 
 
 def build(study: Study) -> tables.Table:
     from cast.experiments import statistics  # scipy: only where records are resampled
 
-    rows, data, rules = [], [], set()
-    for experiment, statistic, temperature, columns, times in _BLOCKS:
-        block = panel(study, experiment, getattr(statistics, statistic))
+    rows, data, rules, notes = [], [], set(), []
+    for experiments, statistic, temperature, columns, times in _BLOCKS:
+        block = recorded_panel(study, experiments, getattr(statistics, statistic))
+        notes += [f"T = {temperature}: {note}" for note in instead(block, experiments[0])]
         for setting, domain in block.places:
-            place = {"source": "ours", "setting": setting, "temperature": temperature, "domain": domain}
+            place = {
+                "source": "ours",
+                "experiment": block.experiment,
+                "setting": setting,
+                "temperature": temperature,
+                "domain": domain,
+            }
             label = {"Setting": setting, "T": str(temperature), "Domain": paper.DOMAIN_LABELS.get(domain, domain)}
             cells = block.deployed(setting, domain)
             if not len(cells):
@@ -72,6 +80,7 @@ def build(study: Study) -> tables.Table:
         data=pd.DataFrame(data),
         rules_after=rules,
         notes=[
+            *notes,
             "Ours, T = 0: mean over prompts of each prompt's gain, its repeats averaged first; brackets are 95% BCa "
             "bootstrap intervals over prompts (10,000 resamples). Change over repeats: between the smallest and the "
             "largest gain of the cell within one repeat. Median repeat: the cell's gain in the repeat of the median "

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from .data import NO_RECORDS
 from .files import write_texts
 
 NONE = "–"
+NOTHING = "not measured: no record in this study has what this table shows"
 PAPERS_OWN = "The paper's numbers (its own settings)"
 WORDS = 40
 """Characters from which a cell of a page may break into lines."""
@@ -122,9 +122,9 @@ def write(table: Table, out: Path) -> list[Path]:
 def markdown(table: Table) -> str:
     """The table in GitHub's Markdown; rows of the paper are italic and start with "paper:"."""
     lines = [f"**{table.title}**", "", _pipe(table.header), _pipe(["---"] * len(table.header))]
+    if _only_the_papers(table):
+        lines.append(_pipe([NOTHING] + [""] * (len(table.header) - 1)))
     lines += [_pipe(_markdown_row(row)) for row in table.rows]
-    if not table.rows:
-        lines.append(_pipe([f"not measured: {NO_RECORDS}"] + [""] * (len(table.header) - 1)))
     lines += [""] + [f"- {note}" for note in table.notes]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -132,7 +132,7 @@ def markdown(table: Table) -> str:
 def latex(table: Table) -> str:
     """The table for booktabs (needs packages booktabs and xcolor); long reasons become notes below it."""
     reasons: list[str] = []
-    body = []
+    body = [_spanning(NOTHING, table)] if _only_the_papers(table) else []
     shown_paper = False
     for index, row in enumerate(table.rows):
         if row.paper and not shown_paper:
@@ -143,8 +143,6 @@ def latex(table: Table) -> str:
         body.append(" & ".join(cells) + r" \\")
         if index in table.rules_after and index + 1 < len(table.rows) and row.paper == table.rows[index + 1].paper:
             body.append(r"\addlinespace")
-    if not table.rows:
-        body.append(_spanning(f"not measured: {NO_RECORDS}", table))
     return "\n".join(
         [
             "% needs \\usepackage{booktabs,xcolor}",
@@ -170,15 +168,13 @@ def html(table: Table) -> str:
     reasons: list[str] = []
     columns = list(zip(*(row.shown for row in table.rows), strict=True)) or [()] * len(table.header)
     looks = ["number" if all(map(_is_number, cells)) else "" for cells in columns]
-    body = []
+    body = [_html_heading(NOTHING, table)] if _only_the_papers(table) else []
     for index, row in enumerate(table.rows):
         if row.paper and not (index and table.rows[index - 1].paper):
             body.append(_html_heading(PAPERS_OWN, table))
         classes = " ".join(["paper"] * row.paper + ["last"] * (index in table.rules_after))
         cells = (_html_cell(cell, look, reasons) for cell, look in zip(row.shown, looks, strict=True))
         body.append(f'<tr class="{classes}">{"".join(cells)}</tr>')
-    if not table.rows:
-        body.append(_html_heading(f"not measured: {NO_RECORDS}", table))
     parts = {
         "title": escape(table.title),
         "header": "".join(
@@ -191,6 +187,11 @@ def html(table: Table) -> str:
     for name, part in parts.items():
         page = page.replace(f"<!--{name}-->", part)
     return page
+
+
+def _only_the_papers(table: Table) -> bool:
+    """Whether no row is ours."""
+    return all(row.paper for row in table.rows)
 
 
 def _pipe(cells: Sequence[str]) -> str:

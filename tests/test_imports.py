@@ -31,6 +31,7 @@ TORCH_FREE = (
     "cast.experiments.serving_statistics",
     "cast.experiments.statistics",
     "cast.experiments.replay_analyses",
+    "cast.experiments.failures",
     "cast.experiments.files",
     "cast.experiments.partial",
     "cast.experiments.device",

@@ -117,6 +117,15 @@ def config_digest(config: DictConfig) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def recorded_digest(record: Path) -> str | None:
+    """The digest of the configuration that a record was made with; None where there is no record or it says none."""
+    try:
+        told = json.loads(record.with_suffix(".json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return told.get("config_digest") if record.exists() else None
+
+
 def options(group: str, conf: Path = CONF) -> list[str]:
     """The names a group offers."""
     return sorted(path.stem for path in (conf / group).glob("*.yaml"))

@@ -20,11 +20,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from cast.errors import CastError
 from cast.experiments import device
+from cast.experiments.failures import failed_rows
+from cast.experiments.files import write_json
 from cast.experiments.memory import shortage
 from cast.experiments.partial import Partial
 from cast.experiments.provenance import Provenance, code_version
+from cast.experiments.records import read_records, write_records
 from jobs import inputs, pairs
-from jobs.composition import config_digest, options, plain
+from jobs.composition import config_digest, options, plain, recorded_digest
 from jobs.pairs import Unavailable
 from jobs.status import Status
 from jobs.values import check_values
@@ -92,6 +95,27 @@ def output_path(config: DictConfig, script: str, suffix: str = ".parquet") -> Pa
     if len(named) > _LONGEST_NAME:
         overrides = f"{named[:_LONGEST_NAME].decode(errors='ignore')}-{hashlib.sha256(named).hexdigest()[:8]}"
     return Path("outputs") / script / overrides / f"records{suffix}"
+
+
+def check_free(output: Path, digest: str, *, computed: bool = False) -> None:
+    """Refuse to write over a record, unless of this configuration and with failed cells, which are then tried again.
+
+    Args:
+        digest: of the job's configuration.
+        computed: from records alone, in seconds: made anew for the same configuration.
+
+    Raises:
+        CastError: there is such a record.
+    """
+    if output.exists() and not (recorded_digest(output) == digest and (computed or _has_failed(output))):
+        raise CastError(f"{output} is a record of another job; delete it, or name another file with out=")
+
+
+def _has_failed(record: Path) -> bool:
+    try:
+        return not failed_rows(pd.read_parquet(record)).empty
+    except (OSError, ValueError):
+        return True  # no record that anything reads
 
 
 def spec_from(config: DictConfig, spec: type[Spec], **values: Any) -> Spec:
@@ -202,7 +226,7 @@ def resume_digest(config: DictConfig, kind: str) -> str:
 
 @contextlib.contextmanager
 def measurement(config: DictConfig, output: Path, *, resumable: bool = True) -> Iterator[Measurement]:
-    """Claim output and device, set threads, and hand out the job's `Measurement`.
+    """Claim a free output and the device, set threads, and hand out the job's `Measurement`.
 
     Args:
         resumable: False for a measurement that means one moment of the machine, as a latency curve does;
@@ -217,6 +241,7 @@ def measurement(config: DictConfig, output: Path, *, resumable: bool = True) -> 
         print(text, file=sys.stderr, flush=True)
 
     with Partial(output, resume_digest(config, kind), note) as partial:
+        check_free(output, digest)  # under the claim: of two jobs that start together the second finds a record
         if not resumable:
             partial.restart()
         with (
@@ -242,7 +267,7 @@ def record(
     told: Callable[[pd.DataFrame], dict[str, Any]] | None = None,
     resumable: bool = True,
 ) -> pd.DataFrame:
-    """One job from its claim to its record, which it returns.
+    """One job from its claim to its record, which it returns; the record of the same job that lies there finished.
 
     Args:
         work: measures what is missing into the job's checkpoint.
@@ -253,6 +278,9 @@ def record(
         resumable: as of `measurement`. Such a job that fails keeps its finished units, so that a retry continues; the
             record shows them beside the failed rows unless its rows need all of them.
     """
+    if recorded_digest(output) == config_digest(config) and not _has_failed(output):
+        print(f"records: {output}, measured before; delete it to measure again", flush=True)
+        return read_records(output, schema)
     with measurement(config, output, resumable=resumable) as job:
         reason = guarded(lambda: work(job))
         if reason:
@@ -294,9 +322,6 @@ def framed(rows: Rows, schema: Any) -> pd.DataFrame:
 
 def write(output: Path, frame: pd.DataFrame, schema: Any, provenance: dict[str, Any]) -> None:
     """Provenance first, record last: where there is a record, it is complete."""
-    from cast.experiments.files import write_json
-    from cast.experiments.records import write_records
-
     write_json(output.with_suffix(".json"), provenance)
     write_records(frame, output, schema)
     print(f"records: {output}", flush=True)

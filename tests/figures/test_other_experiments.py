@@ -8,7 +8,7 @@ from test_replay_analyses import SPEC, synthetic_logs
 from cast.experiments.records import DECODE, REPLAY
 from cast.experiments.replay_analyses import analyse
 from cast.experiments.statistics import cell_summary
-from figures import data, fig4, table3, table7, table8, table9, table10, table14, table15
+from figures import data, fig4, table3, table7, table8, table9, table10, table14, table15, table17, tables
 from figures.panels import panel
 
 S = "smollm2_fp32"
@@ -180,3 +180,43 @@ def test_a_sweep_of_one_run_says_nothing_of_a_median(folder):
     folder.width(S, 15)
     folder.sweep(S, "math", cells({15: 0.1}) + cells({15: 0.1}, repeat=1, traced=True))
     assert data.load(folder.root).median_runs == {}
+
+
+def test_without_sweep_and_probe_tables_take_what_there_is_and_name_what_is_not(folder):
+    write(folder, "drafter_comparison", cells({7: 0.1, 15: 0.2}))
+    study = data.load(folder.root)
+    taken = ours(table3.build(study))
+    assert taken.query("temperature == 0")["gain_percent"].tolist() == pytest.approx([10.0, 20.0])
+    assert taken.query("temperature == 0")["experiment"].unique().tolist() == ["drafter_comparison"]
+    assert taken.query("temperature == 1")["note"].tolist() == ["not measured: no sampled_decoding record"]
+    (shape,) = ours(table15.build(study)).query("method == 'cast' and width == 15").to_dict("records")
+    assert (shape["ms_per_token"], shape["r_prompt_mean"]) == pytest.approx((25 / 1.2, 2.5))
+    swept = ours(table17.build(study)).set_index(["method", "budget"])
+    assert swept.loc[("cast", 15), "speedup"] == pytest.approx(2 * 1.2)
+    told = {
+        table3: ["T = 0: Not measured: no repeated_panel record in this study", "not measured: no sampled_decoding"],
+        table15: ["not measured: no block_length record", "instead, cells of drafter_comparison are shown"],
+        table17: ["Not measured: no width_sweep record in this study"],
+    }
+    for module, words in told.items():
+        text = tables.markdown(module.build(study))
+        assert all(word in text for word in words), text
+    row = next(row for row in table15.build(study).rows if not row.paper)
+    assert not any(cell.bold for cell in row.shown)  # one of three configurations is not the fastest of them
+
+
+def test_other_records_name_the_settings_of_a_study_without_sweep_and_probe(folder):
+    write(folder, "shared_device", cells({31: 0.2}))
+    study = data.load(folder.root)
+    assert study.settings == [S]
+    missing = {table3: "repeated_panel", table15: "block_length", table17: "width_sweep", table14: "long_prefix"}
+    for module, experiment in missing.items():
+        ours_shown = [row for row in module.build(study).rows if not row.paper]
+        assert any(f"no {experiment} record" in cell.text for row in ours_shown for cell in row.shown), module.__name__
+
+
+def test_a_table_of_the_papers_rows_alone_says_so(folder):
+    folder.root.mkdir()
+    table = table3.build(data.load(folder.root))
+    for written in (tables.markdown(table), tables.latex(table), tables.html(table)):
+        assert "not measured: no record in this study has what this table shows" in written

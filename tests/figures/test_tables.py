@@ -44,8 +44,8 @@ def test_csv_has_full_precision(tmp_path):
 
 def test_a_table_without_rows_says_so():
     empty = tables.Table("Nothing", ["Setting", "Gain"], [], pd.DataFrame())
-    assert "not measured: the study holds no records" in tables.markdown(empty)
-    assert "not measured: the study holds no records" in tables.latex(empty)
+    assert "not measured: no record in this study has" in tables.markdown(empty)
+    assert "not measured: no record in this study has" in tables.latex(empty)
 
 
 def test_gain_without_an_interval():
@@ -62,4 +62,6 @@ def test_html_is_a_page_with_its_reasons_below():
     assert "<li>a: not measured: out of memory | 50%.</li>" in text
     assert text.index("The paper&#x27;s numbers (its own settings)") < text.index('<tr class="paper">')
     assert "<!--" not in text
-    assert "not measured: the study holds no records" in tables.html(tables.Table("Nothing", ["a"], [], pd.DataFrame()))
+    assert "not measured: no record in this study has" in tables.html(
+        tables.Table("Nothing", ["a"], [], pd.DataFrame())
+    )

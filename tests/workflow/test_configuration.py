@@ -17,6 +17,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from omegaconf.errors import ReadonlyConfigError
 
+from cast.experiments.failures import ENDED_AT_ONCE
 from jobs import composition, machine, schema
 from jobs.composition import CONF, ConfigurationError
 from jobs.study import NAME, expand, load_study
@@ -206,7 +207,7 @@ def failed_sweep(path, *rows):
 
 def test_a_prompt_that_ended_at_once_fails_no_cell_unless_it_was_the_only_one(tmp_path, capsys):
     path = tmp_path / "width_sweep/a/math.parquet"
-    ended = ("cast", 7, "failed", outcome.ENDED_AT_ONCE)
+    ended = ("cast", 7, "failed", ENDED_AT_ONCE)
     failed_sweep(path, ("cast", 7, "measured", ""), ended)
     assert outcome.main([str(tmp_path)]) == 0
     failed_sweep(path, ("cast", 15, "measured", ""), ended)
@@ -219,10 +220,6 @@ def test_a_prompt_that_ended_at_once_fails_no_cell_unless_it_was_the_only_one(tm
 def test_results_that_are_not_there_have_no_good_outcome(tmp_path, capsys):
     assert outcome.main([str(tmp_path / "nope")]) == 2
     assert "is not a folder" in capsys.readouterr().err
-
-
-def test_the_reason_of_a_prompt_that_ended_at_once_is_the_sweeps():
-    assert outcome.ENDED_AT_ONCE in (ROOT / "src/cast/experiments/width_sweep.py").read_text()
 
 
 def test_retry_deletes_the_records_with_failed_cells_only(tmp_path):

@@ -5,13 +5,12 @@ PYTHONPATH=scripts python -m workflow.lib.estimate embedded
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from jobs.composition import ConfigurationError, config_digest
+from jobs.composition import ConfigurationError, config_digest, recorded_digest
 from jobs.status import duration
 from jobs.study import StudyJob, expand
 from workflow.lib import options
@@ -29,15 +28,7 @@ def seconds(job: StudyJob) -> float:
 
 def to_measure(jobs: Sequence[StudyJob]) -> list[StudyJob]:
     """Those without a record of their present configuration."""
-    return [job for job in jobs if _measured_digest(Path(job.record)) != config_digest(job.compose())]
-
-
-def _measured_digest(record: Path) -> str | None:
-    try:
-        told = json.loads(record.with_suffix(".json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return told.get("config_digest") if record.exists() else None
+    return [job for job in jobs if recorded_digest(Path(job.record)) != config_digest(job.compose())]
 
 
 def tell(study: str, jobs: Sequence[StudyJob]) -> str:

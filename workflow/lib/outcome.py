@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-# The reason of a prompt that gave nothing to time; its cell is measured by the other prompts.
-ENDED_AT_ONCE = "the output ended at its first token: nothing to time"
+from cast.experiments.failures import failed_rows
 
 
 def failures(folder: Path) -> dict[Path, list[str]]:
@@ -22,7 +21,7 @@ def failures(folder: Path) -> dict[Path, list[str]]:
     for path in sorted(folder.glob("*/*/*.parquet")):
         try:
             frame = pd.read_parquet(path)
-            rows = _failed(frame)
+            rows = failed_rows(frame)
             lines = [
                 f"{row.experiment} {row.setting}/{row.domain}: {row.reason}"
                 for row in rows.drop_duplicates("reason").itertuples()
@@ -32,17 +31,6 @@ def failures(folder: Path) -> dict[Path, list[str]]:
         if lines:
             found[path] = lines
     return found
-
-
-def _failed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Failed rows, without prompts that ended at once beside others that were measured."""
-    failed = frame[frame["status"] == "failed"]
-    if "method" not in frame:
-        return failed
-    cells = ["method", "budget"]
-    measured = pd.MultiIndex.from_frame(frame.loc[frame["status"] == "measured", cells])
-    has_numbers = pd.MultiIndex.from_frame(failed[cells]).isin(measured)
-    return failed[~((failed["reason"] == ENDED_AT_ONCE) & has_numbers)]
 
 
 def violations(folder: Path) -> list[str]:

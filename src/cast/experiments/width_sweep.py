@@ -15,6 +15,7 @@ from torch import Tensor
 from cast.decode import Generation, generate
 from cast.errors import CastError
 from cast.experiments.exactness import NO_DEPARTURE, check_fp32_departure, departure, repeat_share, top_two_gap
+from cast.experiments.failures import ENDED_AT_ONCE
 from cast.experiments.memory import shortage
 from cast.experiments.prompts import Prompt, encode
 from cast.models import Pair
@@ -279,7 +280,7 @@ def _rows(
             expected = None if expected is None else expected[:limit]
             row |= _measured(run.out, run.traced) | _exactness(pair, input_ids, run.variant, spec, run.out, expected)
         else:
-            row |= {"status": "failed", "reason": "the output ended at its first token: nothing to time"}
+            row |= {"status": "failed", "reason": ENDED_AT_ONCE}
         rows.append(row)
     return rows
 

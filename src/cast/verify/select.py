@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -218,6 +219,12 @@ def _processed(processor: LogitsProcessor, scores: Tensor, history: list[int]) -
 
 
 def _arg_max(scores: Tensor) -> int:
+    """The first of the largest. On a CPU by numpy, whose search is vectorised: torch's takes five times as long."""
+    if scores.device.type == "cpu":
+        values = scores.to(torch.promote_types(scores.dtype, torch.float32)).numpy()
+        token = int(values.argmax())  # stops at a NaN
+        refuse_nan("target", bool(np.isnan(values[token])))
+        return token
     best, token = scores.max(dim=-1)
     refuse_nan("target", bool(best.isnan()))  # max propagates NaN
     return int(token)

@@ -1,0 +1,19 @@
+"""Rows without numbers, and which of them fail their cell."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+ENDED_AT_ONCE = "the output ended at its first token: nothing to time"
+"""The reason of a prompt that gave nothing to time; its cell is measured by the other prompts."""
+
+
+def failed_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """Those of a record, without prompts that ended at once beside others that were measured."""
+    failed = frame[frame["status"] == "failed"]
+    if "method" not in frame:
+        return failed
+    cells = ["method", "budget"]
+    measured = pd.MultiIndex.from_frame(frame.loc[frame["status"] == "measured", cells])
+    has_numbers = pd.MultiIndex.from_frame(failed[cells]).isin(measured)
+    return failed[~((failed["reason"] == ENDED_AT_ONCE) & has_numbers)]

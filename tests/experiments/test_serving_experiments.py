@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from cast import CastError, serving
 from cast.experiments import serving_law, serving_runs, serving_tax
@@ -108,6 +109,19 @@ def test_arrivals_make_a_load(pair, prompts, as_records):
     assert set(frame.requests) == {9}
     assert (frame.elapsed_s > 0).all()
     assert (frame.latency_s > frame.wait_s).all()
+
+
+def test_repeats_go_on_in_the_prompts_or_serve_all_of_them_again():
+    encoded = [torch.arange(4)] * 6
+
+    def of(repeat, **changes):
+        chosen, requests = serving_runs._requests(encoded, 2, repeat, 5.0, spec_of(**changes))
+        return chosen, [request.arrival for request in requests]
+
+    assert (of(0)[0], of(1)[0], of(2)[0]) == ([0, 1, 2, 3], [4, 5, 0, 1], [2, 3, 4, 5])
+    first, second = (of(repeat, requests=12, load=1.5) for repeat in (0, 1))
+    assert first[0] == second[0] == [0, 1, 2, 3, 4, 5] * 2
+    assert not set(first[1]) & set(second[1])
 
 
 def test_a_run_continues_where_it_stopped(pair, prompts):

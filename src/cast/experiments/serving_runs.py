@@ -56,7 +56,9 @@ class ServingSpec:
             bounds its budget.
         requests: of one run; None for `requests_per_slot` times the active ones.
         load: offered load as a multiple of what the first variant completes; None: all arrive at the start.
-        repeats: runs of each variant, on other prompts and arrivals each time.
+        repeats: runs of each variant, each with arrivals of its own and with the prompts on which the last one stopped:
+            other ones, or all of them again in the same order where the requests of a run are a multiple of the
+            prompts, as in continuous batching.
         compare: hold greedy outputs against plain decoding of each prompt.
         traced: one more, shorter run of each variant, with time by pass.
     """

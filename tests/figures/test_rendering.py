@@ -159,6 +159,41 @@ def test_a_wrong_folder_is_one_line(tmp_path, capsys):
     assert capsys.readouterr().err.startswith(f"error: {tmp_path / 'nowhere'} is not a folder")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("", "required: NAME, --records, --out"),
+        ("tabel2 --records study --out x", "nothing is called 'tabel2', did you mean table2?"),
+        ("table2 --records study", "required: --out"),
+        ("table2 --records study --out x --cell y", "unrecognized arguments: --cell y"),
+        ("table2 --records study --out .", "names no file"),
+        ("table2 --records study --out x/table2.csv", "give --out x/table2"),
+        ("table2 --records study --out file/table2", "cannot be written (file: File exists)"),
+        ("table2 --records study --out /proc/none/table2", "cannot be written (/proc/none: No such file or directory)"),
+        ("table2 --records study --out taken/table2", "error: taken/table2.csv: Is a directory; see that"),
+        ("table2 --records study --out x\0y", "names no file"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_one_line_with_cause_and_fix(arguments, told, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("study", "taken/table2.csv"):
+        Path(folder).mkdir(parents=True)
+    Path("file").touch()
+    try:
+        status = main(arguments.split(" ") if arguments else [])
+    except SystemExit as leaving:
+        status = leaving.code
+    printed = capsys.readouterr()
+    assert status == 2
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.startswith("error: ")
+    assert told in line
+    assert ";" in line  # the fix
+    assert "Errno" not in line
+    assert not list(Path().rglob(".unfinished-*"))
+
+
 def test_a_missing_summary_is_one_line(full_study, tmp_path, capsys):
     assert run("fig3", full_study, tmp_path, "--cells", str(tmp_path / "cells.parquet")) == 2
     assert "error: no summary at" in capsys.readouterr().err

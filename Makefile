@@ -34,7 +34,7 @@ help:
 	@echo 'make plan         what the study measures, by measurement of the paper, and what it needs'
 	@echo 'make dry-run      what the study would still run, and how long it may take'
 	@echo 'make resume       after a crash: refuse while a job is alive, else unlock and continue'
-	@echo 'make retry        delete the records with failed cells, then reproduce'
+	@echo 'make retry        measure what failed again, and nothing that is finished; then reproduce'
 	@echo 'make sync         upload the W&B runs that lie on disk'
 	@echo 'make archive      records, configuration and report as one file, for Zenodo'
 	@echo 'make clean-study  delete the results of the study'
@@ -86,7 +86,8 @@ resume: named setup
 	@$(SNAKEMAKE) --unlock $(CONFIG)
 	@$(MAKE) --no-print-directory reproduce
 
-# Records of which a part failed are done for Snakemake; the cause (memory, a busy device, the hub) may be gone.
+# Records of which a part failed are done for Snakemake; the cause (memory, a busy device, the hub) may be gone. They are
+# deleted, and their jobs continue from the checkpoints of what is finished.
 retry: named setup
 	@$(BIN)/python -m workflow.lib.retry $(RESULTS)
 	@$(MAKE) --no-print-directory reproduce

@@ -30,7 +30,8 @@ def decode(config: DictConfig) -> None:
         pair = pairs.load(config, job.kind)
         spec = measuring.spec_from(config, width_sweep.WidthSweepSpec, time_limit_s=job.time_left_s)
         heads = pairs.load_baselines(config, job.kind, pair)
-        units = width_sweep.run(pair, prompts, spec, done=job.partial.done, heads=heads)
+        lacking = {key: {row["order"] for row in rows} for key, rows in job.lacking.items()}
+        units = width_sweep.run(pair, prompts, spec, done=job.done, heads=heads, lacking=lacking)
         if config.neighbour:
             units = beside(job.kind, units)
         job.collect(((rows[0]["prompt_id"], rows) for rows in units), total=len(prompts))

@@ -31,7 +31,7 @@ def equivalence(config: DictConfig) -> None:
 
         spec = measuring.spec_from(config, greedy_equivalence.GreedyEquivalenceSpec, time_limit_s=job.time_left_s)
         pair = pairs.load(config, job.kind)
-        job.collect(greedy_equivalence.run(pair, prompts, spec, done=job.partial.done), total=len(prompts))
+        job.collect(greedy_equivalence.run(pair, prompts, spec, done=job.done), total=len(prompts))
 
     def cells(_: set[str]) -> list[dict[str, Any]]:
         return [_cell(config, method.value) for method in config.methods]

@@ -33,7 +33,7 @@ def score_log(config: DictConfig) -> None:
         if head is not config.drafter:
             pair = pairs.load_baselines(config, job.kind, pair)[config.methods[0].value][head.name]
         spec = measuring.spec_from(config, protocol.ScoreLogSpec, time_limit_s=job.time_left_s)
-        job.collect(protocol.run(pair, prompts, spec, done=job.partial.done), total=len(prompts))
+        job.collect(protocol.run(pair, prompts, spec, done=job.done), total=len(prompts))
 
     def rows(job: measuring.Measurement) -> list[dict[str, Any]]:
         # A second session may have gone back to a prompt: rows and arrays in the order of the prompts.

@@ -33,7 +33,7 @@ def scores(config: DictConfig) -> None:
             return
         pair = pairs.load(config, job.kind)
         spec = measuring.spec_from(config, drafter_scores.ScoresSpec, rounds=rounds_left, time_limit_s=job.time_left_s)
-        job.collect(drafter_scores.run(pair, prompts, spec, done=job.partial.done), total=config.rounds, size=len)
+        job.collect(drafter_scores.run(pair, prompts, spec, done=job.done), total=config.rounds, size=len)
 
     frame = measuring.record(config, output, SCORES, work, lambda _: [{"rank": 1}], rows=_curve)
     tracking.track(config, output, frame, {"rounds": int(frame["rounds"].fillna(0).max())})

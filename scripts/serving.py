@@ -23,7 +23,6 @@ from jobs.schema import Engine, SamplingUnderLoad, Serving, WidthTax
 Rows = list[dict[str, Any]]
 
 if TYPE_CHECKING:
-    from cast.experiments.partial import Partial
     from cast.models import Pair
 
     Measure = Callable[[Pair], Iterable[tuple[str, Rows]]]
@@ -46,10 +45,10 @@ def serving(config: DictConfig) -> None:
 
 
 def _width_tax(config: DictConfig) -> None:
-    def protocol(partial: Partial) -> Measure:
+    def protocol(job: measuring.Measurement) -> Measure:
         from cast.experiments import serving_tax
 
-        missing = tuple(batch for batch in config.batch_sizes if str(batch) not in partial.done)
+        missing = tuple(batch for batch in config.batch_sizes if str(batch) not in job.done)
         spec = measuring.spec_from(config, serving_tax.WidthTaxSpec, batch_sizes=missing)
         return lambda pair: serving_tax.run(pair, spec)
 
@@ -72,12 +71,12 @@ def _runs(config: DictConfig) -> None:
     _check_variants(config.variants)
     prompts = _prompts(config)
 
-    def protocol(partial: Partial) -> Measure:
+    def protocol(job: measuring.Measurement) -> Measure:
         from cast.experiments import serving_runs
 
         spec = measuring.spec_from(config, serving_runs.ServingSpec)
-        rates = serving_runs.known_rates([row for unit in partial.units for row in unit.content])
-        return lambda pair: serving_runs.run(pair, prompts, spec, partial.done, rates)
+        rates = serving_runs.known_rates([row for unit in job.partial.units for row in unit.content])
+        return lambda pair: serving_runs.run(pair, prompts, spec, job.done, rates)
 
     def cells(done: set[str]) -> Rows:
         shared = {key: config[key] for key in ("load", "max_new_tokens", "temperature", "top_k", "seed")}
@@ -103,11 +102,11 @@ def _served_law(config: DictConfig) -> None:
             f"batch_size={config.batch_size} requests need as many prompts, not {len(prompts)}; raise prompt_limit"
         )
 
-    def protocol(partial: Partial) -> Measure:
+    def protocol(job: measuring.Measurement) -> Measure:
         from cast.experiments import serving_law
 
         spec = measuring.spec_from(config, serving_law.ServedLawSpec)
-        return lambda pair: serving_law.run(pair, prompts, spec, partial.done)
+        return lambda pair: serving_law.run(pair, prompts, spec, job.done)
 
     def cells(done: set[str]) -> Rows:
         shared = {key: config[key] for key in ("budget", "top_k", "temperature", "top_p", "seed")}
@@ -143,21 +142,21 @@ def _prompts(config: DictConfig) -> list[Any]:
 def _measure(
     config: DictConfig,
     schema: Any,
-    protocol: Callable[[Partial], Measure],
+    protocol: Callable[[measuring.Measurement], Measure],
     cells: Callable[[set[str]], Rows],
     total: int,
 ) -> pd.DataFrame:
     """Collect a protocol's units and write the record.
 
     Args:
-        protocol: given what is done, a function of the pair that measures the rest; made before the pair is loaded, so
-            that what it refuses costs no load.
+        protocol: given the job and what it has done, a function of the pair that measures the rest; made before the
+            pair is loaded, so that what it refuses costs no load.
         cells: what the configuration alone knows of the others, for the record of a failure.
         total: units in all.
     """
 
     def work(job: measuring.Measurement) -> None:
-        measure = protocol(job.partial)
+        measure = protocol(job)
         job.collect(measure(pairs.load(config, job.kind)), total=total)
 
     return measuring.record(config, measuring.output_path(config, "serving"), schema, work, cells)

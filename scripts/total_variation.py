@@ -26,7 +26,7 @@ def total_variation(config: DictConfig) -> None:
 
         pair = pairs.load(config, job.kind)
         spec = measuring.spec_from(config, total_variation.TotalVariationSpec, time_limit_s=job.time_left_s)
-        units = total_variation.run(pair, prompts, spec, done=job.partial.done)
+        units = total_variation.run(pair, prompts, spec, done=job.done)
         job.collect(units, total=len(prompts) + bool(config.sequence_draws))
 
     def cells(_: set[str]) -> list[dict[str, object]]:

@@ -23,7 +23,7 @@ def worked_example(config: DictConfig) -> None:
     def work(job: measuring.Measurement) -> None:
         from cast.experiments import worked_example as protocol
 
-        if not job.partial.done:
+        if not job.done:
             spec = measuring.spec_from(config, protocol.WorkedExampleSpec)
             job.collect([("round", protocol.run(pairs.load(config, job.kind), prompts, spec))], total=1)
 

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from cast.errors import CastError
 from cast.experiments import device
-from cast.experiments.failures import failed_rows
+from cast.experiments.failures import failed_rows, may_pass
 from cast.experiments.files import write_json
 from cast.experiments.memory import shortage
 from cast.experiments.partial import Partial
@@ -125,14 +125,30 @@ def spec_from(config: DictConfig, spec: type[Spec], **values: Any) -> Spec:
     return spec(**{name: tuple(known[name]) if isinstance(known[name], list) else known[name] for name in names})
 
 
+def _lacking(partial: Partial) -> dict[str, Rows]:
+    found = {}
+    for unit in partial.units:
+        rows = unit.content if isinstance(unit.content, list) else []
+        failed = [row for row in rows if may_pass(row)]
+        found |= {unit.key: failed} if failed else {}
+    return found
+
+
 class Measurement:
-    """One job between its claim and its record; made by `measurement`."""
+    """One job between its claim and its record; made by `measurement`.
+
+    Attributes:
+        lacking: earlier sessions' units with rows that failed, and those rows: to be tried again.
+        done: keys of their other units.
+    """
 
     def __init__(self, config: DictConfig, output: Path, kind: str, partial: Partial, provenance: Provenance) -> None:
         self.config = config
         self.output = output
         self.kind = kind
         self.partial = partial
+        self.lacking = _lacking(partial)
+        self.done = partial.done - self.lacking.keys()
         self._provenance = provenance
         self._status: Status | None = None
 
@@ -146,9 +162,10 @@ class Measurement:
 
     @property
     def time_left_s(self) -> float | None:
-        """Of the job's time limit, after what earlier sessions used."""
+        """Of the job's time limit, after what earlier sessions used for what is done."""
         limit = self.config.get("time_limit_s")
-        return None if limit is None else max(limit - self.partial.elapsed_s, 0.0)
+        used = sum(unit.elapsed_s for unit in self.partial.units if unit.key in self.done)
+        return None if limit is None else max(limit - used, 0.0)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -174,7 +191,7 @@ class Measurement:
         Args:
             size: how much of the total a unit's content is.
         """
-        done = sum(size(unit.content) for unit in self.partial.units)
+        done = sum(size(unit.content) for unit in self.partial.units if unit.key in self.done)
         with Status(self.label, total, self.time_left_s, begun=done) as status:
             start = time.monotonic()
             for key, content in units:
@@ -275,8 +292,8 @@ def record(
             in the record as failed when the job cannot be measured here.
         rows: the record's rows once everything is measured, where they are not those of the checkpoint.
         told: further entries of the provenance, from the record.
-        resumable: as of `measurement`. Such a job that fails keeps its finished units, so that a retry continues; the
-            record shows them beside the failed rows unless its rows need all of them.
+        resumable: as of `measurement`. Such a job that fails, or has failed rows, keeps its finished units, so that a
+            retry continues; the record shows them beside the failed rows unless its rows need all of them.
     """
     if recorded_digest(output) == config_digest(config) and not _has_failed(output):
         print(f"records: {output}, measured before; delete it to measure again", flush=True)
@@ -291,7 +308,7 @@ def record(
             found = (rows or Measurement.rows)(job)
         frame = framed(found, schema)
         write(output, frame, schema, job.provenance(len(frame), **(told(frame) if told else {})))
-        if not (reason and resumable):
+        if not resumable or not (reason or len(failed_rows(frame))):
             job.partial.discard()
     return frame
 

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from decode import decode
@@ -10,7 +11,11 @@ from predict import predict
 from probe import probe
 
 from cast.errors import CastError
+from cast.experiments import width_sweep
+from cast.experiments.partial import Partial
+from cast.experiments.prompts import load_prompts
 from jobs import composition, measuring, pairs
+from workflow.lib import retry
 
 SWEEP = ["prompt_limit=2", "max_new_tokens=8", "budgets=[7]"]
 PROBE = ["prefix_tokens=16", "packed_tokens=[1,4]", "warmups=1", "iterations=2"]
@@ -66,3 +71,56 @@ def test_what_is_computed_from_records_is_computed_again_for_the_same_configurat
         Path(config.out).write_text(f'{{"config_digest": "{digest}"}}')
         with pytest.raises(CastError, match=message):
             predict(config)
+
+
+def test_a_retry_measures_what_lacked_memory_and_nothing_that_is_finished(tiny_job, tmp_path, monkeypatch, capsys):
+    """Width 15 does not fit for the second prompt, still does not, and then does."""
+    config = tiny_job("width_sweep", "prompt_limit=2", "max_new_tokens=8", "budgets=[7,15]", out="a/b/c.parquet")
+    whole, decoded, memory = width_sweep.generate, [], {}
+    second = [int(number) for number in load_prompts(config.domain)[1].text.split()]
+
+    def runs_out(pair, input_ids, **options):
+        if options["max_new_tokens"] == 8 and "traced" not in options:
+            decoded.append(input_ids.tolist() == second)
+        if options.get("budget") == 15 and input_ids.tolist() == second and not memory["suffices"]:
+            raise MemoryError
+        return whole(pair, input_ids, **options)
+
+    monkeypatch.setattr(width_sweep, "generate", runs_out)
+    monkeypatch.setattr(width_sweep, "WARM_UP_TOKENS", 4)
+    found = []
+    for suffices in (False, False, True):
+        memory["suffices"] = suffices
+        decoded.clear()
+        decode(config)
+        found.append((pd.read_parquet(config.out).set_index("prompt_id"), list(decoded)))
+        retry.main([str(tmp_path)])
+    (first, one), (still, two), (now, three) = found
+    assert one == [False] * 4 + [True] * 4
+    assert two == [True]  # tried, and nothing measured
+    pd.testing.assert_frame_equal(still, first)
+    assert three == [True] * 5
+    assert set(now.status) == {"measured"}
+    assert len(now) == len(first)
+    pd.testing.assert_frame_equal(now.loc["tiny/0"], first.loc["tiny/0"])
+    assert now.session.groupby("prompt_id").nunique().eq(1).all()
+    assert now.session.nunique() == 2
+    assert not Path(f"{config.out}.partial").exists()
+    told = capsys.readouterr().err.splitlines()
+    assert f"deleted {config.out}; what failed is measured again" in told
+    assert f"no failed cell in {tmp_path}" in told
+
+
+def test_a_served_unit_that_failed_is_not_done(tiny_job):
+    config = tiny_job("width_sweep", *SWEEP)
+    with Partial(config.out, measuring.resume_digest(config, "cpu")) as partial:
+        partial.append("2/0", [{"status": "failed", "reason": "refused"}, {"goodput": 1.0}], 3.0)
+        partial.append("2/1", [{"goodput": 1.0}], 4.0)
+        partial.append("masses", np.zeros(2), 5.0)
+    with measuring.measurement(config, Path(config.out)) as job:
+        assert job.done == {"2/1", "masses"}
+        assert job.lacking == {"2/0": [{"status": "failed", "reason": "refused"}]}
+        job.partial.append("2/0", [{"goodput": 2.0}], 6.0)
+        assert [unit.key for unit in job.partial.units] == ["2/0", "2/1", "masses"]
+    with measuring.measurement(config, Path(config.out)) as job:
+        assert job.done == {"2/0", "2/1", "masses"}

@@ -103,8 +103,8 @@ def test_a_checkpoint_the_hub_does_not_serve_is_a_record_and_not_an_error(tiny_j
     monkeypatch.setattr(pairs, "load", gated)
     for job, schema, config in (
         (decode, DECODE, tiny_job("width_sweep", *SWEEP)),
-        (probe, LATENCY, tiny_job("latency_probe", *PROBE, domain=None)),
-        (scores, SCORES, tiny_job("drafter_scores", *SCORE)),
+        (probe, LATENCY, tiny_job("latency_probe", *PROBE, domain=None, out="p.parquet")),
+        (scores, SCORES, tiny_job("drafter_scores", *SCORE, out="s.parquet")),
     ):
         job(config)
         frame = read_records(config.out, schema)

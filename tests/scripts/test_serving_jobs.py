@@ -77,8 +77,8 @@ def test_a_pair_that_is_not_there_is_a_record(tiny_job, monkeypatch):
     monkeypatch.setattr(pairs, "load", lambda *_: (_ for _ in ()).throw(pairs.Unavailable("no such GPU")))
     for config, schema, cells in (
         (tiny_job("width_tax", *TAX, domain=None), WIDTH_TAX, 8),
-        (tiny_job("serving_goodput", *RUNS), SERVING, 4),
-        (tiny_job("sampling_under_load", *LAW), TOTAL_VARIATION, 2),
+        (tiny_job("serving_goodput", *RUNS, out="g.parquet"), SERVING, 4),
+        (tiny_job("sampling_under_load", *LAW, out="l.parquet"), TOTAL_VARIATION, 2),
     ):
         serving(config)
         frame = read_records(config.out, schema)

@@ -2,7 +2,8 @@
 
     python -m workflow.lib.retry results/embedded
 
-Snakemake takes a record that says "failed" for done: nothing tells it that memory or a device is free again.
+Snakemake takes a record that says "failed" for done: nothing tells it that memory or a device is free again. What such
+a job finished stays in its checkpoint, and it continues from there.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     paths = failures(folder)
     for path in paths:
         path.unlink()
-        print(f"deleted {path}, to be measured again", file=sys.stderr)
+        kept = Path(f"{path}.partial").exists()
+        print(f"deleted {path}; {'what failed' if kept else 'all of it'} is measured again", file=sys.stderr)
     if not paths:
         print(f"no failed cell in {folder}", file=sys.stderr)
     return 0

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 
 ENDED_AT_ONCE = "the output ended at its first token: nothing to time"
 """The reason of a prompt that gave nothing to time; its cell is measured by the other prompts."""
+
+
+def may_pass(row: Mapping[str, Any]) -> bool:
+    """Whether a row failed for what may be gone another time, as a shortage of memory."""
+    return row.get("status") == "failed" and row["reason"] != ENDED_AT_ONCE
 
 
 def failed_rows(frame: pd.DataFrame) -> pd.DataFrame:

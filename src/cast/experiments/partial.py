@@ -2,7 +2,8 @@
 
 ``<output>.partial`` is a text file. Its first line holds the digest of what is measured (configuration and
 code) and the claim of the process that measures; each further line is one finished unit (a prompt, a packed
-count) with its rows. Killing the process at any moment loses at most the unit in progress.
+count) with its rows; of one that was measured again the last line counts. Killing the process at any moment
+loses at most the unit in progress.
 
 * Another digest: the rows belong to another measurement and are discarded, with a note.
 * A living claimant: the second process is refused by name, so two never write one record. A lock tells, and on a
@@ -118,11 +119,6 @@ class Partial:
         """The sessions that finished units, this one last."""
         return list(dict.fromkeys([*(unit.session for unit in self.units), self.session]))
 
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds that the finished units took, all sessions together."""
-        return sum(unit.elapsed_s for unit in self.units)
-
     def append(self, key: str, content: Any, elapsed_s: float) -> None:
         """Add a finished unit: JSON values, and numpy arrays as values of a dict or by themselves."""
         unit = Unit(key, content, self.session, elapsed_s)
@@ -134,7 +130,7 @@ class Partial:
             os.fsync(self._file.fileno())
         except OSError as error:
             raise _told(error, self.path) from error
-        self.units.append(unit)
+        self.units = _last_of_each([*self.units, unit])
 
     def restart(self) -> None:
         """Forget what earlier sessions finished."""
@@ -206,13 +202,18 @@ class Partial:
                 break
             units.append(unit)
             end += len(line)
-        return digest, claim, units, end
+        return digest, claim, _last_of_each(units), end
 
     def _write_header(self, heartbeat: float) -> None:
         claim = Claim(socket.gethostname(), os.getpid(), os.environ.get("SLURM_JOB_ID", ""), heartbeat)
         text = json.dumps({"digest": self._digest, "claim": asdict(claim)})
         # Past the buffered file and its position, where a unit may be written just now.
         os.pwrite(self._file.fileno(), text.encode().ljust(_HEADER_BYTES - 1) + b"\n", 0)
+
+
+def _last_of_each(units: list[Unit]) -> list[Unit]:
+    """One for each key, in the place of the first."""
+    return list({unit.key: unit for unit in units}.values())
 
 
 def claimant(path: str | os.PathLike[str]) -> str:

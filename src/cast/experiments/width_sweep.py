@@ -98,7 +98,12 @@ class _Run:
 
 
 def run(
-    pair: Pair, prompts: Sequence[Prompt], spec: WidthSweepSpec, done: Collection[str] = (), heads: Heads | None = None
+    pair: Pair,
+    prompts: Sequence[Prompt],
+    spec: WidthSweepSpec,
+    done: Collection[str] = (),
+    heads: Heads | None = None,
+    lacking: Mapping[str, Collection[int]] | None = None,
 ) -> Iterator[list[dict[str, Any]]]:
     """Yield, for each prompt, the rows of all its methods, without the identity columns.
 
@@ -108,6 +113,9 @@ def run(
     Args:
         prompts: in their fixed order; those in `done` (ids) are skipped but keep their place in the rotation.
         heads: further heads of the same target, by method and name; each method runs with each of its own.
+        lacking: prompts (ids) that an earlier run measured but for the methods at these places of their order, for
+            which memory did not suffice. Those are tried first: where it suffices for one now, the prompt is measured
+            again, so that its pairs share a machine and a moment; else it keeps what it has.
     """
     started = time.monotonic()
     variants, seeds = variants_of(pair, spec, heads), spec.seeds or (spec.seed,)
@@ -125,6 +133,10 @@ def run(
             return
         turn = index % len(variants)
         order = variants[turn:] + variants[:turn]
+        places = (lacking or {}).get(prompts[index].id, ())
+        tried = (_attempt(pairs[order[p]], encoded[index], order[p], spec, seed=seeds[0]) for p in sorted(places))
+        if places and all(isinstance(out, str) for out in tried):
+            continue
         runs = [
             _Run(
                 variant, seed, repeat, place, False, _attempt(pairs[variant], encoded[index], variant, spec, seed=seed)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from . import paper, tables
-from .data import CHAIN, DOMAIN_ORDER, PLAIN, SWEEP, TREE, Study
+from .data import DOMAIN_ORDER, PLAIN, SWEEP, TREE, Study
 from .panels import SAMPLED, Panel, panel
-from .style import METHOD_LABELS
+from .style import METHODS, method_label
 
 COMPARISON, COMPARISON_SAMPLED = "drafter_comparison", "drafter_comparison_sampled"
 _TABLES = ("table1", "table4", "table13", "table16", "table17")
@@ -163,7 +163,7 @@ def _ordered(domains: pd.Series) -> list[str]:
 
 def _lines(cells: pd.DataFrame):
     """Groups of one line each: plain decoding first, then by method and width, CAST last."""
-    order = {method: place for place, method in enumerate([PLAIN, "ngram", "eagle3", "dart", CHAIN, TREE])}
+    order = {method: place for place, method in enumerate(METHODS)}
     keys = ["temperature", "setting", "method", "drafter", "budget"]
     groups = list(cells.groupby(keys, sort=False, dropna=False)) if len(cells) else []
     settings = {name: place for place, name in enumerate(dict.fromkeys(cells["setting"]))}
@@ -178,7 +178,7 @@ def _row(study: Study | None, line: pd.DataFrame, what: Comparison, domains: Seq
         setting, average = paper.setting_label(first["setting"]), by_domain.get("average")
     else:
         setting, average = first["setting"], _average(study, line)
-    label = METHOD_LABELS.get(first["method"], first["method"] or tables.NONE)
+    label = method_label(first["method"]) or tables.NONE
     head = f", {first['drafter']}" if first["method"] in ("eagle3", "dart") and first["drafter"] else ""
     width = f" ({int(first['budget'])}{head})" if first["method"] not in (PLAIN, "") else ""
     cells = [setting, str(int(first["temperature"])), f"{label}{width}", *shown]

@@ -174,7 +174,7 @@ def _label(domain: str) -> str:
 
 
 def _method(method: str, budget: int | None) -> str:
-    return method if budget is None else f"{style.METHOD_LABELS.get(method, method)}, {budget}"
+    return method if budget is None else f"{style.method_label(method)}, {budget}"
 
 
 def _paper_records() -> list[dict]:

@@ -7,6 +7,7 @@ import pytest
 from matplotlib.text import Text
 from synthetic_records import decode_row, failed, latency_rows
 
+from cast.experiments import records
 from figures import data, fig2, fig3, fig5, style
 
 SETTINGS = [
@@ -15,6 +16,14 @@ SETTINGS = [
 ]  # fmt: skip
 DOMAINS = ["gsm8k", "humaneval", "mtbench", "math500", "mbpp"]
 CELLS = [("autoregressive", 0), ("dflash", 15), ("cast", 15), ("cast", 127)]
+
+
+def test_every_method_has_a_name_and_a_colour_of_its_own():
+    from cast.decode import METHODS  # torch
+
+    assert sorted(style.METHODS) == sorted(METHODS) == sorted(records.METHODS)
+    for looks in zip(*style.METHODS.values(), strict=True):
+        assert len(set(looks)) == len(style.METHODS)
 
 
 @pytest.fixture(scope="module")

@@ -75,11 +75,11 @@ report: named setup
 	fi
 
 plan: named setup
-	@PYTHONPATH=scripts $(BIN)/python -m workflow.lib.plan $(STUDY) '$(ASKED)' '$(SCALE)'
+	@$(BIN)/python -m workflow.lib.plan $(STUDY) '$(ASKED)' '$(SCALE)'
 
 dry-run: named setup
 	@$(SNAKEMAKE) -n $(CONFIG)
-	@PYTHONPATH=scripts $(BIN)/python -m workflow.lib.estimate $(STUDY) '$(ASKED)' '$(SCALE)'
+	@$(BIN)/python -m workflow.lib.estimate $(STUDY) '$(ASKED)' '$(SCALE)'
 
 resume: named setup
 	@$(BIN)/python -m workflow.lib.resume $(RESULTS)

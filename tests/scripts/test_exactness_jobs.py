@@ -55,7 +55,7 @@ def test_a_violation_is_kept_and_told_and_fails_the_study(tiny_job, monkeypatch,
     equivalence(config)
     assert "violation: 2 outputs break the rule" in capsys.readouterr().err
     frame = read_records(config.out, EQUIVALENCE)
-    assert outcome.main([str(tmp_path)]) == 1
+    assert outcome.main(str(tmp_path)) == 1
     assert "greedy_equivalence/tiny_qwen3/tiny: 2 outputs" in capsys.readouterr().err
     assert frame[frame["verdict"] == "violation"]["method"].tolist() == ["dflash"] * 2
 

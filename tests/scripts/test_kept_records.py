@@ -94,7 +94,7 @@ def test_a_retry_measures_what_lacked_memory_and_nothing_that_is_finished(tiny_j
         decoded.clear()
         decode(config)
         found.append((pd.read_parquet(config.out).set_index("prompt_id"), list(decoded)))
-        retry.main([str(tmp_path)])
+        retry.main(str(tmp_path))
     (first, one), (still, two), (now, three) = found
     assert one == [False] * 4 + [True] * 4
     assert two == [True]  # tried, and nothing measured

@@ -1,6 +1,8 @@
 """The matrix and the configuration of its jobs, composed without Hydra's application and without torch."""
 
+import importlib
 import json
+import os
 import random
 import re
 import shlex
@@ -21,6 +23,7 @@ from cast.experiments.failures import ENDED_AT_ONCE
 from jobs import composition, machine, schema
 from jobs.composition import CONF, ConfigurationError
 from jobs.study import NAME, expand, load_study
+from workflow import lib
 from workflow.lib import estimate, options, outcome, plan, retry
 from workflow.lib.options import Options
 
@@ -209,24 +212,61 @@ def test_a_prompt_that_ended_at_once_fails_no_cell_unless_it_was_the_only_one(tm
     path = tmp_path / "width_sweep/a/math.parquet"
     ended = ("cast", 7, "failed", ENDED_AT_ONCE)
     failed_sweep(path, ("cast", 7, "measured", ""), ended)
-    assert outcome.main([str(tmp_path)]) == 0
+    assert outcome.main(str(tmp_path)) == 0
     failed_sweep(path, ("cast", 15, "measured", ""), ended)
-    assert outcome.main([str(tmp_path)]) == 1
+    assert outcome.main(str(tmp_path)) == 1
     failed_sweep(path, ("cast", 7, "measured", ""), ("cast", 7, "failed", "out of memory"))
-    assert outcome.main([str(tmp_path)]) == 1
+    assert outcome.main(str(tmp_path)) == 1
     assert "make retry" in capsys.readouterr().err
 
 
 def test_results_that_are_not_there_have_no_good_outcome(tmp_path, capsys):
-    assert outcome.main([str(tmp_path / "nope")]) == 2
+    assert outcome.main(str(tmp_path / "nope")) == 2
     assert "is not a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [ValueError(), ValueError("torn\nfile"), OSError("torn")])
+def test_a_record_that_cannot_be_read_is_a_failure(error, tmp_path, monkeypatch):
+    path = tmp_path / "width_sweep/a/math.parquet"
+    failed_sweep(path, ("cast", 7, "measured", ""))
+    monkeypatch.setattr(outcome.pd, "read_parquet", lambda _: (_ for _ in ()).throw(error))
+    assert outcome.failures(tmp_path) == {path: [f"{path}: {'torn' if str(error) else 'ValueError'}"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "usage"),
+    [
+        ("outcome", "<results>"),
+        ("retry", "<results>"),
+        ("resume", "<results>"),
+        ("sync", "<results>"),
+        ("plan", "<name> [<overrides>] [<scale>]"),
+        ("estimate", "<study> [<overrides>] [<scale>]"),
+    ],
+)
+def test_a_command_by_hand_tells_its_usage(name, usage, monkeypatch, capsys):
+    for arguments in ([], ["a", "b", "c", "d"]):
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            lib.run(importlib.import_module(f"workflow.lib.{name}").main)
+        assert ended.value.code == 2
+        assert capsys.readouterr().err == f"usage: python -m workflow.lib.{name} {usage}\n"
+
+
+def test_a_command_by_hand_finds_the_jobs():
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    told = subprocess.run(
+        [sys.executable, "-m", "workflow.lib.plan", "nope"], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert told.returncode == 2
+    assert told.stderr.startswith("error: ") and len(told.stderr.splitlines()) == 1
 
 
 def test_retry_deletes_the_records_with_failed_cells_only(tmp_path):
     whole, broken = tmp_path / "width_sweep/a/math.parquet", tmp_path / "width_sweep/a/code.parquet"
     failed_sweep(whole, ("cast", 7, "measured", ""))
     failed_sweep(broken, ("cast", 7, "failed", "out of memory"))
-    assert retry.main([str(tmp_path)]) == 0
+    assert retry.main(str(tmp_path)) == 0
     assert whole.exists()
     assert not broken.exists()
 
@@ -243,7 +283,7 @@ def test_a_device_that_was_shared_or_slowed_is_a_warning(told, warning, tmp_path
     path = tmp_path / "width_sweep/a/math.parquet"
     failed_sweep(path, ("cast", 7, "measured", ""))
     path.with_suffix(".json").write_text(json.dumps(told))
-    assert outcome.main([str(tmp_path)]) == 0
+    assert outcome.main(str(tmp_path)) == 0
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == bool(warning)
     assert not warning or lines[0].startswith(warning)

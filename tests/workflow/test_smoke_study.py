@@ -245,12 +245,12 @@ def test_checks_that_fail_start_nothing(fresh_tree):
 
 
 def test_the_last_words_name_failed_cells(smoke, fresh_tree, capsys):
-    assert outcome.main([str(smoke.root / "results/smoke")]) == 0
+    assert outcome.main(str(smoke.root / "results/smoke")) == 0
     tree = fresh_tree(with_results=smoke)
     path = tree.root / "results/smoke/latency_probe/tiny_qwen3/random.parquet"
     frame = pd.read_parquet(path).assign(status="failed", reason="out of memory", latency_ms=None)
     frame.to_parquet(path)
-    assert outcome.main([str(tree.root / "results/smoke")]) == 1
+    assert outcome.main(str(tree.root / "results/smoke")) == 1
     assert "failed: latency_probe tiny_qwen3/random: out of memory" in capsys.readouterr().err
 
 
@@ -258,9 +258,9 @@ def test_resume_refuses_while_a_job_is_alive(tmp_path, capsys):
     record = tmp_path / "width_sweep/a/math.parquet"
     with Partial(record, "d") as job:
         job.append("x", [], 0.0)
-        assert resume.main([str(tmp_path)]) == 2
+        assert resume.main(str(tmp_path)) == 2
         assert f"process {os.getpid()}" in capsys.readouterr().err
-    assert resume.main([str(tmp_path)]) == 0
+    assert resume.main(str(tmp_path)) == 0
 
 
 @pytest.mark.slow
@@ -283,9 +283,9 @@ def test_what_was_killed_is_continued(smoke, fresh_tree, untimed):
         pipeline.kill()
     os.kill(job, signal.SIGSTOP)  # so that it is alive below, however busy the machine is
     assert "locked" in tree.snakemake(*only_this).stderr.lower()
-    assert resume.main([str(tree.root / "results/smoke")]) == 2
+    assert resume.main(str(tree.root / "results/smoke")) == 2
     os.kill(job, signal.SIGKILL)
-    wait_until(lambda: resume.main([str(tree.root / "results/smoke")]) == 0)
+    wait_until(lambda: resume.main(str(tree.root / "results/smoke")) == 0)
     assert checkpoint.exists() and not record.exists()
     assert tree.snakemake("--unlock", *STUDY).returncode == 0
     finished = tree.snakemake(*only_this)
@@ -298,9 +298,9 @@ def test_a_corrupt_record_is_told_and_measured_again(smoke, fresh_tree, capsys):
     tree = fresh_tree(with_results=smoke)
     record = tree.root / "results/smoke/width_sweep/tiny_llama/tiny_llama.parquet"
     record.write_bytes(record.read_bytes()[:-100])
-    assert outcome.main([str(tree.root / "results/smoke")]) == 1
+    assert outcome.main(str(tree.root / "results/smoke")) == 1
     assert str(record) in capsys.readouterr().err
-    retry.main([str(tree.root / "results/smoke")])
+    retry.main(str(tree.root / "results/smoke"))
     assert tree.planned(*STUDY)["width_sweep"] == 1
 
 

@@ -1,6 +1,6 @@
 """How long a study will take, from its configuration alone.
 
-PYTHONPATH=scripts python -m workflow.lib.estimate embedded
+python -m workflow.lib.estimate embedded
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from jobs.composition import ConfigurationError, config_digest, recorded_digest
 from jobs.status import duration
 from jobs.study import StudyJob, expand
-from workflow.lib import options
+from workflow.lib import options, run
 
 # Checks, and converting the embedded target on first use.
 PREFLIGHT_S = 30.0
@@ -51,4 +51,4 @@ def main(study: str, overrides: str = "", scale: str = "") -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    run(main)

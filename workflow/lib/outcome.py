@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from cast.experiments.failures import failed_rows
+from workflow.lib import run
 
 
 def failures(folder: Path) -> dict[Path, list[str]]:
@@ -27,7 +27,7 @@ def failures(folder: Path) -> dict[Path, list[str]]:
                 for row in rows.drop_duplicates("reason").itertuples()
             ]
         except (OSError, ValueError, KeyError) as error:
-            lines = [f"{path}: {str(error).splitlines()[0]}"]
+            lines = [f"{path}: {(str(error) or type(error).__name__).splitlines()[0]}"]
         if lines:
             found[path] = lines
     return found
@@ -65,8 +65,8 @@ def marked_records(folder: Path) -> tuple[list[str], list[str]]:
     return shared, slowed
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    folder = Path((arguments or sys.argv[1:])[0])
+def main(results: str) -> int:
+    folder = Path(results)
     if not folder.is_dir():
         print(f"error: {folder} is not a folder; give the results folder of a study", file=sys.stderr)
         return 2
@@ -91,4 +91,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -1,7 +1,7 @@
 """What a study will measure, before it does: the paper's measurements and the jobs that yield each, the time that
 each device is needed for, and the weights to be downloaded.
 
-PYTHONPATH=scripts python -m workflow.lib.plan paper
+python -m workflow.lib.plan paper
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from jobs.composition import ConfigurationError
 from jobs.status import duration
 from jobs.study import StudyJob, StudyMatrix, expand, load_study
-from workflow.lib import estimate, options
+from workflow.lib import estimate, options, run
 
 INVENTORY = [f"E{number:02d}" for number in range(1, 49)]
 """The paper's measurements."""
@@ -81,4 +81,4 @@ def main(name: str, overrides: str = "", scale: str = "") -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    run(main)

@@ -8,11 +8,11 @@ A killed Snakemake leaves its jobs running; unlocking then would start a second 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from cast.errors import CastError
 from cast.experiments.partial import claimant
+from workflow.lib import run
 
 
 def alive(folder: Path) -> list[str]:
@@ -25,8 +25,8 @@ def alive(folder: Path) -> list[str]:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    folder = Path((arguments or sys.argv[1:])[0])
+def main(results: str) -> int:
+    folder = Path(results)
     try:
         found = alive(folder)
     except CastError as error:
@@ -37,4 +37,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -9,14 +9,14 @@ a job finished stays in its checkpoint, and it continues from there.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
+from workflow.lib import run
 from workflow.lib.outcome import failures
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    folder = Path((arguments or sys.argv[1:])[0])
+def main(results: str) -> int:
+    folder = Path(results)
     paths = failures(folder)
     for path in paths:
         path.unlink()
@@ -28,4 +28,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -6,8 +6,9 @@ python -m workflow.lib.sync results/embedded
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+
+from workflow.lib import run
 
 
 def newest_runs(folder: Path) -> list[Path]:
@@ -18,8 +19,8 @@ def newest_runs(folder: Path) -> list[Path]:
     return sorted(found.values())
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    folder = Path((arguments or sys.argv[1:])[0])
+def main(results: str) -> int:
+    folder = Path(results)
     runs = newest_runs(folder)
     if not runs:
         print(f"error: no run in {folder}/wandb; measure with overrides=[tracking=offline]", file=sys.stderr)
@@ -29,4 +30,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

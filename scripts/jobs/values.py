@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from omegaconf import DictConfig, OmegaConf
 
-from cast.errors import CastError
+from cast.errors import MOST_NODES, CastError
 from jobs import schema
 
 SMALLEST = {
@@ -56,8 +56,7 @@ SMALLEST = {
 """Least value of a key, in whichever experiment has it."""
 
 TREES = ("budgets", "budget", "largest_budget", "shape_budget", "nodes_per_request", "width", "wide")
-MOST_NODES = 2**14
-"""Of the keys above: the decoder's own limit (`cast.decode.checks`), which is not imported: it needs torch."""
+"""Keys of trees' nodes: the decoder has a limit."""
 
 ABOVE_0 = ("load", "top_p")
 

@@ -1,4 +1,4 @@
-"""The exception users meet."""
+"""The exception users meet, and what is refused in several places."""
 
 
 class CastError(Exception):
@@ -15,3 +15,6 @@ class HubUnavailable(CastError):
 
 NAN_LOGITS = "the drafter returned NaN logits; check its checkpoint and dtype"
 """What every tree builder says of scores it cannot rank."""
+
+MOST_NODES = 2**14
+"""Largest budget: the mask of a pack grows with its square, and 16,384 nodes take a gigabyte of it in fp32."""

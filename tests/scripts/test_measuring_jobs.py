@@ -543,13 +543,6 @@ def test_jobs_that_do_not_draft_need_no_drafter(tiny_job):
         measuring.check_values(tiny_job(experiment, "drafter=none", *overrides))
 
 
-def test_the_largest_tree_is_the_decoders():
-    from cast.decode import checks
-    from jobs import values
-
-    assert values.MOST_NODES == checks.MOST_NODES
-
-
 def test_a_head_of_another_kind_is_told_by_its_place(tmp_path):
     def job(experiment, *overrides):
         return composition.compose_job(experiment, "tiny_drafters", "tiny", overrides)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import operator
 
-from cast.errors import CastError
+from cast.errors import MOST_NODES, CastError
 from cast.models import Pair
-
-MOST_NODES = 2**14
-"""Largest budget: the mask of a pack grows with its square, and 16,384 nodes take a gigabyte of it in fp32."""
 
 
 def check_integers(**values: int) -> None:

@@ -186,6 +186,10 @@ def _check_together(config: DictConfig) -> None:
             raise CastError(
                 f"budgets has {max(config.budgets)}, above largest_budget={config.largest_budget}; raise that"
             )
+    if issubclass(kind, schema.Serving) and any(variant.endswith("/priced") for variant in config.variants):
+        priced = list(config.priced_packed_tokens)
+        if min(priced) != 1 or len(priced) < 2:
+            raise CastError(f"priced_packed_tokens must begin at 1 (a root alone) and go on; got {priced}")
     if issubclass(kind, schema.Serving) and config.requests is not None and config.requests < max(config.active):
         raise CastError(
             f"requests={config.requests} never fill {max(config.active)} active slots; give as many, or fewer slots"

@@ -530,12 +530,22 @@ def test_a_misnamed_repository_is_an_error_and_a_gated_one_unavailable(name, kin
         ("replay", ["budgets=[500]"], "budgets has 500, above largest_budget=127"),
         ("replay", ["largest_budget=100000"], "largest_budget must be 16384 or less"),
         ("width", ["overhead_ms=-1"], "overhead_ms must be 0 or more"),
+        (
+            "serving_goodput",
+            ["priced_packed_tokens=[2,4]"],
+            r"must begin at 1 \(a root alone\) and go on; got \[2, 4\]",
+        ),
+        ("serving_goodput", ["priced_packed_tokens=[1]"], "priced_packed_tokens must begin at 1"),
         ("serving_goodput", ["requests=4"], "requests=4 never fill 32 active slots"),
     ],
 )
 def test_what_no_pair_could_decode_with_is_refused(tiny_job, experiment, overrides, told):
     with pytest.raises(CastError, match=told):
         measuring.check_values(tiny_job(experiment, *overrides))
+
+
+def test_a_cost_that_no_policy_asks_for_may_be_any(tiny_job):
+    measuring.check_values(tiny_job("serving_goodput", "priced_packed_tokens=[2]", "variants=[dense/uniform]"))
 
 
 def test_jobs_that_do_not_draft_need_no_drafter(tiny_job):

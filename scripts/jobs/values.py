@@ -176,7 +176,12 @@ def _check_numbers(key: str, values: list) -> None:
 
 def _check_together(config: DictConfig) -> None:
     """Values that are right one by one and not together."""
-    kind = OmegaConf.get_type(config)
+    kind, seeds = OmegaConf.get_type(config), config.get("seeds")
+    if seeds and config.seed not in (schema.Job.seed, seeds[0]):
+        raise CastError(
+            f"seed={config.seed} does nothing in {config.experiment.name}, which runs seeds={list(seeds)}; "
+            f"give seeds=[{config.seed}] as well"
+        )
     if issubclass(kind, (schema.TotalVariation, schema.SamplingUnderLoad)) and config.temperature == 0:
         raise CastError(f"{config.experiment.name} compares sampled tokens; temperature must be above 0")
     if issubclass(kind, schema.Replay):

@@ -510,6 +510,11 @@ def test_a_misnamed_repository_is_an_error_and_a_gated_one_unavailable(name, kin
         ("width_sweep", ["seeds=[1,1]"], "seeds names 1 twice"),
         ("width_sweep", ["budgets=[16385]"], "budgets must be 16384 or less"),
         ("width_sweep", ["seed=-1"], "seed must be 0 or more"),
+        (
+            "sampled_decoding",
+            ["seed=7"],
+            r"seed=7 does nothing .*, which runs seeds=\[0, 1, 2\]; give seeds=\[7\] as well",
+        ),
         ("width_sweep", ["block_size=1"], "block_size must be 2 or more"),
         ("width_sweep", ["methods=[ngram]"], r"ngram has no widths; .* '\+method_options.ngram=\{budgets: \[15\]\}'"),
         ("width_sweep", ["+method_options.cast={budgets: [3]}"], "cast has no options"),
@@ -546,6 +551,11 @@ def test_what_no_pair_could_decode_with_is_refused(tiny_job, experiment, overrid
 
 def test_a_cost_that_no_policy_asks_for_may_be_any(tiny_job):
     measuring.check_values(tiny_job("serving_goodput", "priced_packed_tokens=[2]", "variants=[dense/uniform]"))
+
+
+@pytest.mark.parametrize("overrides", [[], ["seeds=[5,6]"], ["seed=7", "seeds=[7]"], ["seed=7", "seeds=null"]])
+def test_seeds_come_alone_or_with_the_first_of_them(tiny_job, overrides):
+    measuring.check_values(tiny_job("sampled_decoding", *overrides))
 
 
 def test_jobs_that_do_not_draft_need_no_drafter(tiny_job):

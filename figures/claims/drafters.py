@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pandas as pd
@@ -108,9 +109,9 @@ def dart_lift_at_63(study: Study, settings: list[str]) -> Finding:
 
 
 def dart_tree_faster_when_wide(study: Study, settings: list[str]) -> Finding:
-    """Speedup of DART's own tree at its largest budget."""
+    """Speedup of DART's own tree of 60 nodes."""
     found, wider = [], []
-    for setting, domain, cells in _dart_trees(study, settings):
+    for setting, domain, cells in _dart_trees(study, settings, (DART_BUDGETS[0], DART_BUDGETS[-1])):
         narrow, wide = cells.iloc[0], cells.iloc[-1]
         found.append(Measurement(setting, f"{domain}, {wide['budget']} nodes", wide["speedup"]))
         wider.append(wide["speedup"] > narrow["speedup"])
@@ -126,7 +127,7 @@ def dart_tree_faster_when_wide(study: Study, settings: list[str]) -> Finding:
 def dart_tree_rounds_rise(study: Study, settings: list[str]) -> Finding:
     """R of DART's own tree at its largest budget minus that at its smallest."""
     found, rises = [], []
-    for setting, domain, cells in _dart_trees(study, settings):
+    for setting, domain, cells in _dart_trees(study, settings, DART_BUDGETS):
         lengths = list(cells["r_pooled"])
         found.append(Measurement(setting, domain, lengths[-1] - lengths[0]))
         rises.append(all(before < after for before, after in pairwise(lengths)))
@@ -179,14 +180,15 @@ def _dart_lift(study: Study, settings: list[str], budget: int) -> Finding:
     )
 
 
-def _dart_trees(study: Study, settings: list[str]) -> list[tuple[str, str, pd.DataFrame]]:
+def _dart_trees(study: Study, settings: list[str], budgets: Sequence[int]) -> list[tuple[str, str, pd.DataFrame]]:
+    """DART's tree of each of these budgets, ascending, where all were measured."""
     block = measured_panel(study, settings, COMPARISON)
     found = []
     for setting, domain in block.places:
         cells = block.of(setting, domain, method="dart")
-        cells = cells[(cells["prompts"] > 0) & cells["budget"].isin(DART_BUDGETS)].sort_values("budget")
-        if len(cells) > 1:
+        cells = cells[(cells["prompts"] > 0) & cells["budget"].isin(budgets)].sort_values("budget")
+        if len(cells) == len(budgets):
             found.append((setting, domain, cells))
     if not found:
-        raise NotMeasured("no DART head was measured at two budgets")
+        raise NotMeasured(f"no DART head was measured at {', '.join(map(str, budgets))} nodes")
     return found

@@ -139,10 +139,14 @@ def long_prefix_gain(study: Study, settings: list[str]) -> Finding:
 def long_prefix_gap(study: Study, settings: list[str]) -> Finding:
     """Gain at N* minus that of the best width behind the long prefix, in points."""
     found, shares = [], []
-    for _, trees, deployed in _long_cells(study, settings):
+    for setting, trees, deployed in _long_cells(study, settings):
+        if deployed["budget"] != study.predicted(setting):
+            continue
         best = trees["gain"].max()
         found.append(_measured(deployed, 100 * (deployed["gain"] - best)))
         shares.append(deployed["gain"] / best if best > 0 else float("-inf"))
+    if not found:
+        raise NotMeasured("no long prefix was decoded at the predicted width")
     bar = printed("long_prefix_gap").iloc[0]
     return judged(
         found,
@@ -153,14 +157,14 @@ def long_prefix_gap(study: Study, settings: list[str]) -> Finding:
 
 
 def long_prefix_is_flat(study: Study, settings: list[str]) -> Finding:
-    """Spread of the gains over the widths behind the long prefix, in points."""
-    found = [
-        Measurement(setting, "", 100 * (trees["gain"].max() - trees["gain"].min()))
-        for setting, trees, _ in _long_cells(study, settings)
-        if len(trees) > 1
-    ]
+    """Spread of the gains over the widths from 47 behind the long prefix, in points."""
+    found = []
+    for setting, trees, _ in _long_cells(study, settings):
+        wide = trees.loc[trees["budget"] >= 47, "gain"]
+        if len(wide) > 1:
+            found.append(Measurement(setting, str(trees["domain"].iloc[0]), 100 * (wide.max() - wide.min())))
     if not found:
-        raise NotMeasured("no long prefix was decoded at two widths")
+        raise NotMeasured("no long prefix was decoded at two widths from 47")
     bar = printed("long_prefix_spread").iloc[0]
     return judged(
         found,

@@ -31,6 +31,8 @@ def tax_grows_with_batch(study: Study, settings: list[str]) -> Finding:
         raise NotMeasured("the width tax was not probed at 1 and 64 packed tokens")
     tax = (medians[64] / medians[1] - 1).dropna()
     found = [Measurement(setting, f"batch {batch}", value) for (setting, batch), value in tax.items()]
+    if tax.groupby(level=0).size().min() < 2:
+        raise NotMeasured("the width tax was probed at one batch only: nothing can rise")
     bars = {b: printed("width_tax", within=f"batch {b}").iloc[0] / 100 for b in (8, 32)}
     near = [0.75 * bars[m] <= value <= 1.25 * bars[m] for (_, m), value in tax.items() if m in bars]
     rises = all(a < b for _, of in tax.groupby(level=0) for a, b in pairwise(of))
@@ -59,13 +61,22 @@ def drafting_grows_slowly(study: Study, settings: list[str]) -> Finding:
 
 
 def best_static_shrinks(study: Study, settings: list[str]) -> Finding:
-    """The fixed wide tree over the chain by active requests, in the dense harness."""
+    """The best static policy of the dense harness by active requests; shown: its wide tree over its chain."""
+    from cast.experiments.serving_statistics import best_static  # scipy: only where records are compared
+
     found = _ratios(study, settings, GOODPUT, ("dense", "fixed_wide"), ("dense", "chain"))
-    ends = [(of[0].value, of[-1].value) for of in _by_place(found)]
+    ends = [(of[0].value, of[-1].value) for of in _by_place(found) if len(of) > 1]
+    if not ends:
+        raise NotMeasured("wide tree and chain were served at one number of active requests only")
+    best: dict[tuple[str, str], list[str]] = {}
+    for place in measured(study, GOODPUT, SERVING):
+        for batch in batches(place) if place.setting in settings else []:
+            static = best_static(batch.runs, ("dense",))
+            best.setdefault((place.setting, place.domain), []).append(static[1] if static else "")
     return judged(
         found,
         lambda m: f"wide over chain {as_gain(m)}",
-        reproduced=all(first > 0 > last for first, last in ends),
+        reproduced=all((of[0], of[-1]) == ("fixed_wide", "chain") for of in best.values()),
         direction=all(first > last for first, last in ends),
     )
 
@@ -105,14 +116,16 @@ def bucketing_loses(study: Study, settings: list[str]) -> Finding:
 
 
 def padding_costs(study: Study, settings: list[str]) -> Finding:
-    """Verification of dense best-first over ragged best-first, minus one, from the traced runs."""
+    """Share of a dense pass over best-first trees that the ragged pass does without, from the traced runs."""
     rows = _served(study, settings, GOODPUT, traced=True)
     rows = rows[(rows["policy"] == "best_first") & rows["verify_ms_per_round"].notna()]
-    times = rows.pivot_table(index=["setting", "active"], columns="verifier", values="verify_ms_per_round")
+    times = rows.pivot_table(index=["setting", "domain", "active"], columns="verifier", values="verify_ms_per_round")
     if not {"dense", "ragged"} <= set(times.columns) or times[["dense", "ragged"]].dropna().empty:
         raise NotMeasured("dense and ragged verification were not both traced")
-    ratio = (times["dense"] / times["ragged"] - 1).dropna()
-    found = [Measurement(setting, f"{active} active", value) for (setting, active), value in ratio.items()]
+    share = (1 - times["ragged"] / times["dense"]).dropna()
+    found = [
+        Measurement(setting, f"{domain}, {active} active", value) for (setting, domain, active), value in share.items()
+    ]
     return _range(found, "padding", digits=2, show=_as_percent)
 
 

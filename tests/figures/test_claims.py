@@ -98,7 +98,8 @@ def test_lengths_prefixes_and_neighbours(folder):
     folder.width(S, 31)
     folder.sweep(S, "math", cells({31: 0.2}))
     write(folder, "generation_length", cells({31: 0.20}) + cells({31: 0.10}, max_new_tokens=192))
-    write(folder, "long_prefix", cells({31: 0.25, 63: 0.27}))
+    # 18 points from 7 to 31 say nothing of the widths from 47.
+    write(folder, "long_prefix", cells({7: 0.07, 31: 0.25, 63: 0.27, 95: 0.26}))
     write(folder, "shared_device", cells({31: 0.3}))
     assert bars(folder, protocols.longer_generations) == (False, True)  # ten points lost
     assert bars(folder, protocols.long_prefix_gain) == (False, True)
@@ -222,7 +223,7 @@ def test_serving(folder):
     assert bars(folder, serving.requests_lift_rounds) == (True, True)  # 8%
     assert bars(folder, serving.dense_allocation_is_no_gain) == (True, True)
     assert bars(folder, serving.bucketing_loses) == (True, True)
-    assert bars(folder, serving.padding_costs) == (True, True)  # 12%
+    assert bars(folder, serving.padding_costs) == (True, True)  # 1.2 of 11.2 ms
     assert bars(folder, serving.ragged_over_uniform) == (True, True)
     assert bars(folder, serving.ragged_over_static) == (False, True)  # 6.7% at one request
     assert bars(folder, serving.ragged_adds_acceptance) == (False, True)
@@ -237,6 +238,50 @@ def test_a_lift_of_two_repeats_has_no_interval_that_could_lie_above_zero(folder)
     rows = [served(variant, 8, goodput, 2.5, repeat) for variant, goodput in at.items() for repeat in range(2)]
     stored(folder, "serving_goodput", rows, SERVING)
     assert bars(folder, serving.ragged_over_uniform) == (False, True)
+
+
+def test_padding_is_a_share_of_the_dense_pass(folder):
+    for ms, expected in ((11.7, True), (11.9, False)):  # 1.7 of 11.7 is 15%, 1.9 of 11.9 is 16%
+        traced = [
+            served(f"{verifier}/best_first", 8, 50.0, 2.7, traced=True, verify_ms_per_round=at, draft_ms_per_round=1.0)
+            for verifier, at in (("dense", ms), ("ragged", 10.0))
+        ]
+        stored(folder, "serving_goodput", traced, SERVING)
+        assert bars(folder, serving.padding_costs) == (expected, True)
+
+
+def test_uniform_is_a_static_width_too(folder):
+    at = {"chain": (50.0, 90.0), "fixed_wide": (60.0, 70.0), "uniform": (65.0, 95.0)}
+    rows = [served(f"dense/{policy}", (1, 8)[n], at[policy][n], 2.0) for policy in at for n in range(2)]
+    stored(folder, "serving_goodput", rows, SERVING)
+    assert bars(folder, serving.best_static_shrinks) == (False, True)
+    stored(folder, "serving_goodput", rows[::2], SERVING)
+    with pytest.raises(NotMeasured, match="one number of active requests"):
+        serving.best_static_shrinks(data.load(folder.root), [S])
+
+
+def test_what_cannot_fail_is_not_measured(folder):
+    at = {"component": "verify_dense", "batch": 8, "prefix_tokens": 256, "iteration": 0}
+    rows = [at | {"packed_tokens": n, "latency_ms": ms} for n, ms in {1: 10.0, 64: 17.9}.items()]
+    stored(folder, "width_tax", rows, WIDTH_TAX)
+    folder.width(S, 31)
+    folder.sweep(S, "math", cells({15: 0.3, 31: 0.2}))
+    write(folder, "long_prefix", cells({15: 0.25, 63: 0.27}))
+    trees = [row for row in cells({15: 0.5}) if row["method"] == "cast"]
+    dart = [row | {"method": "dart", "budget": n} for n in (8, 16) for row in trees]
+    write(folder, "drafter_comparison", cells({15: 0.5}) + dart)
+    study = data.load(folder.root)
+    reasons = {
+        serving.tax_grows_with_batch: "one batch",
+        width.peaks_near_largest: "three swept widths",
+        protocols.long_prefix_gap: "at the predicted width",
+        protocols.long_prefix_is_flat: "two widths from 47",
+        drafters.dart_tree_faster_when_wide: "8, 60 nodes",
+        drafters.dart_tree_rounds_rise: "8, 16, 32, 60 nodes",
+    }
+    for function, reason in reasons.items():
+        with pytest.raises(NotMeasured, match=reason):
+            function(study, [S])
 
 
 def test_eagle3(folder):
@@ -279,7 +324,7 @@ def test_dart(folder):
     assert bars(folder, drafters.dart_lift_at_63) == (False, True)
     trees = [
         row | {"method": "dart", "budget": n, "committed_tokens": row["committed_tokens"] + n}
-        for n in (8, 16, 60)
+        for n in (8, 16, 32, 60)
         for row in cells({15: 0.5 + n / 100})
         if row["method"] == "cast"
     ]

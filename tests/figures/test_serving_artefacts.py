@@ -163,7 +163,7 @@ def test_padding_against_the_ragged_pass_and_bucketing_against_one_pass(study):
     rows = frame[frame["active"] == 8].set_index("verifier")
     assert list(rows.index) == ["dense", "ragged", "bucketed_2"]
     assert rows.loc["dense", "padded_percent"] == pytest.approx(20.0)
-    assert rows.loc["dense", "verify_over_ragged_percent"] == pytest.approx(12.0)
+    assert rows.loc["dense", "share_above_ragged_percent"] == pytest.approx(100 * 12 / 112)
     assert rows.loc["bucketed_2", "goodput_over_dense_gain_percent"] == pytest.approx(-25.0)
     assert math.isnan(rows.loc["bucketed_2", "verify_ms_per_round"])
 

@@ -20,6 +20,7 @@ LONGEST = (
     "workflow/test_smoke_study.py",
     "verify/test_law.py",  # converts the embedded target where no test has before
     "scripts/test_command_line.py",
+    "scripts/test_kept_records.py",
     "scripts/test_measuring_jobs.py",
     "workflow/test_tiny_scale.py",
     "workflow/test_configuration.py",

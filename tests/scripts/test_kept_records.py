@@ -1,5 +1,7 @@
 """What is finished is kept: a job writes over no other's record, and a retry measures what is missing."""
 
+import importlib
+import json
 import os
 from pathlib import Path
 
@@ -9,11 +11,14 @@ import pytest
 from decode import decode
 from predict import predict
 from probe import probe
+from score_log import score_log
+from scores import scores
 
 from cast.errors import CastError
 from cast.experiments import width_sweep
 from cast.experiments.partial import Partial
 from cast.experiments.prompts import load_prompts
+from cast.experiments.records import DECODE, SCORE_LOG, SCORES, read_records
 from jobs import composition, measuring, pairs
 from workflow.lib import retry
 
@@ -124,3 +129,35 @@ def test_a_served_unit_that_failed_is_not_done(tiny_job):
         assert [unit.key for unit in job.partial.units] == ["2/0", "2/1", "masses"]
     with measuring.measurement(config, Path(config.out)) as job:
         assert job.done == {"2/0", "2/1", "masses"}
+
+
+@pytest.mark.parametrize(
+    ("experiment", "job", "schema", "overrides"),
+    [
+        ("width_sweep", decode, DECODE, ["prompt_limit=2", "max_new_tokens=8", "budgets=[7]"]),
+        ("drafter_scores", scores, SCORES, ["prompt_limit=2", "max_new_tokens=8"]),
+        ("score_log", score_log, SCORE_LOG, ["prompt_limit=2", "max_new_tokens=8", "top=40"]),
+    ],
+)
+def test_a_retry_goes_on_where_memory_did_not_suffice(tiny_job, monkeypatch, experiment, job, schema, overrides):
+    protocol = importlib.import_module(f"cast.experiments.{experiment}")
+    whole, done_before = protocol.run, []
+
+    def runs_out(*arguments, done, **options):
+        done_before.append(set(done))
+        yield next(whole(*arguments, done=done, **options))
+        raise MemoryError
+
+    config = tiny_job(experiment, *overrides)
+    with monkeypatch.context() as patched:
+        patched.setattr(protocol, "run", runs_out)
+        job(config)
+        assert "failed" in set(read_records(config.out, schema).status)
+        Path(config.out).unlink()  # as make retry does
+        job(config)
+        assert done_before == [set(), {"tiny/0"}]
+    Path(config.out).unlink()
+    job(config)
+    assert set(read_records(config.out, schema).status) == {"measured"}
+    assert len(json.loads(Path(config.out).with_suffix(".json").read_text())["sessions"]) == 3
+    assert not Path(f"{config.out}.partial").exists()

@@ -31,7 +31,7 @@ def predict(config: DictConfig) -> None:
         if OmegaConf.is_missing(config.inputs, key.split(".")[1]):
             raise CastError(f"no {key} given; add {key}=<record>.parquet, written by probe.py or scores.py")
     output = measuring.output_path(config, "predict", ".json")
-    measuring.check_free(output, config_digest(config), computed=True)
+    measuring.check_free(config, output, computed=True)
     latency = read_records(config.inputs.latency, LATENCY)
     scores = read_records(config.inputs.scores, SCORES)
     measuring.check_source("latency", config.inputs.latency, latency.setting, config.setting.name, "setting")

@@ -34,7 +34,7 @@ def replay(config: DictConfig) -> None:
     if OmegaConf.is_missing(config.inputs, "score_log"):
         raise CastError("no inputs.score_log given; add inputs.score_log=<record>.parquet, written by score_log.py")
     output = measuring.output_path(config, "replay")
-    measuring.check_free(output, config_digest(config), computed=True)
+    measuring.check_free(config, output, computed=True)
     source = config.inputs.score_log
     log_rows, logs = read_log(source)
     wanted = {"setting": config.setting.name, "drafter": pairs.one_pass_head(config).name, "domain": config.domain.name}

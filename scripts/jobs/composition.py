@@ -117,13 +117,13 @@ def config_digest(config: DictConfig) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def recorded_digest(record: Path) -> str | None:
-    """The digest of the configuration that a record was made with; None where there is no record or it says none."""
+def recorded(record: Path) -> dict[str, Any]:
+    """The provenance of a record; empty where there is no record, or none that can be read."""
     try:
         told = json.loads(record.with_suffix(".json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
-    return told.get("config_digest") if record.exists() else None
+        return {}
+    return told if record.exists() and isinstance(told, dict) else {}
 
 
 def options(group: str, conf: Path = CONF) -> list[str]:

@@ -27,7 +27,7 @@ from cast.experiments.partial import Partial
 from cast.experiments.provenance import Provenance, code_version
 from cast.experiments.records import read_records, write_records
 from jobs import inputs, pairs
-from jobs.composition import config_digest, options, plain, recorded_digest
+from jobs.composition import config_digest, options, plain, recorded
 from jobs.pairs import Unavailable
 from jobs.status import Status
 from jobs.values import check_values
@@ -97,18 +97,29 @@ def output_path(config: DictConfig, script: str, suffix: str = ".parquet") -> Pa
     return Path("outputs") / script / overrides / f"records{suffix}"
 
 
-def check_free(output: Path, digest: str, *, computed: bool = False) -> None:
-    """Refuse to write over a record, unless of this configuration and with failed cells, which are then tried again.
+def check_free(config: DictConfig, output: Path, *, computed: bool = False) -> None:
+    """Refuse to write over a record, unless of this very job and with failed cells, which are then tried again.
 
     Args:
-        digest: of the job's configuration.
         computed: from records alone, in seconds: made anew for the same configuration.
 
     Raises:
         CastError: there is such a record.
     """
-    if output.exists() and not (recorded_digest(output) == digest and (computed or _has_failed(output))):
-        raise CastError(f"{output} is a record of another job; delete it, or name another file with out=")
+    if output.exists() and not (_of_this(config, output, computed) and (computed or _has_failed(output))):
+        raise CastError(
+            f"{output} is a record of another job, or of other weights or prompts; delete it, or name another file "
+            "with out="
+        )
+
+
+def _of_this(config: DictConfig, record: Path, computed: bool = False) -> bool:
+    """Whether a record is of this configuration, and measured with these weights and prompts."""
+    told = recorded(record)
+    if told.get("config_digest") != config_digest(config):
+        return False
+    contents = (inputs.checkpoint_digests(config), inputs.prompt_digest(config))
+    return computed or (told.get("checkpoints"), told.get("prompts_sha256")) == contents
 
 
 def _has_failed(record: Path) -> bool:
@@ -258,7 +269,7 @@ def measurement(config: DictConfig, output: Path, *, resumable: bool = True) -> 
         print(text, file=sys.stderr, flush=True)
 
     with Partial(output, resume_digest(config, kind), note) as partial:
-        check_free(output, digest)  # under the claim: of two jobs that start together the second finds a record
+        check_free(config, output)  # under the claim: of two jobs that start together the second finds a record
         if not resumable:
             partial.restart()
         with (
@@ -295,7 +306,7 @@ def record(
         resumable: as of `measurement`. Such a job that fails, or has failed rows, keeps its finished units, so that a
             retry continues; the record shows them beside the failed rows unless its rows need all of them.
     """
-    if recorded_digest(output) == config_digest(config) and not _has_failed(output):
+    if _of_this(config, output) and not _has_failed(output):
         print(f"records: {output}, measured before; delete it to measure again", flush=True)
         return read_records(output, schema)
     with measurement(config, output, resumable=resumable) as job:

@@ -19,7 +19,7 @@ from cast.experiments import width_sweep
 from cast.experiments.partial import Partial
 from cast.experiments.prompts import load_prompts
 from cast.experiments.records import DECODE, SCORE_LOG, SCORES, read_records
-from jobs import composition, measuring, pairs
+from jobs import composition, inputs, measuring, pairs
 from workflow.lib import retry
 
 SWEEP = ["prompt_limit=2", "max_new_tokens=8", "budgets=[7]"]
@@ -37,8 +37,11 @@ def test_a_finished_record_is_found_and_no_other_job_writes_over_it(tiny_job, mo
     for job, other in (
         (decode, tiny_job("width_sweep", *SWEEP, "seed=1")),
         (probe, tiny_job("latency_probe", *PROBE, domain=None)),
+        (decode, config),
     ):
-        with pytest.raises(CastError, match="is a record of another job; delete it, or name another file with out="):
+        if other is config:  # the same words, and other prompts behind them
+            monkeypatch.setattr(inputs, "prompt_digest", lambda _: "edited")
+        with pytest.raises(CastError, match=r"is a record of another job.*; delete it, or name another file with out="):
             job(other)
     assert {path: path.read_bytes() for path in Path(config.out).parent.glob("record.*")} == before
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from jobs.composition import ConfigurationError, config_digest, recorded_digest
+from jobs.composition import ConfigurationError, config_digest, recorded
 from jobs.status import duration
 from jobs.study import StudyJob, expand
 from workflow.lib import options, run
@@ -28,7 +28,7 @@ def seconds(job: StudyJob) -> float:
 
 def to_measure(jobs: Sequence[StudyJob]) -> list[StudyJob]:
     """Those without a record of their present configuration."""
-    return [job for job in jobs if recorded_digest(Path(job.record)) != config_digest(job.compose())]
+    return [job for job in jobs if recorded(Path(job.record)).get("config_digest") != config_digest(job.compose())]
 
 
 def tell(study: str, jobs: Sequence[StudyJob]) -> str:

@@ -174,7 +174,7 @@ def _dart_lift(study: Study, settings: list[str], budget: int) -> Finding:
     return judged(
         found,
         as_gain,
-        reproduced=within((m.value for m in found), bars, 3),
+        reproduced=within((m.value for m in found), bars, 3) and all(m.low > 0 for m in found),
         direction=all(m.low > 0 for m in found),
         printed=bars,
     )

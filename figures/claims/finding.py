@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,6 +187,17 @@ def gains(cells: pd.DataFrame, column: str = "gain") -> list[Measurement]:
         )
         for row in cells.to_dict("records")
     ]  # fmt: skip
+
+
+def difference(cell: Mapping[str, float], other: Mapping[str, float]) -> tuple[float, float, float]:
+    """The gain of a cell minus another's, and its 95% interval from both cells' (Zou and Donner's MOVER).
+
+    As of independent cells, so that of cells that share prompts and rise and fall together it is too wide.
+    """
+    value = cell["gain"] - other["gain"]
+    low = value - math.hypot(cell["gain"] - cell["gain_low"], other["gain_high"] - other["gain"])
+    high = value + math.hypot(cell["gain_high"] - cell["gain"], other["gain"] - other["gain_low"])
+    return value, low, high
 
 
 def sweep_cells(study: Study, settings: Iterable[str], width_of) -> dict[tuple[str, str], Summary]:

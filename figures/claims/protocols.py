@@ -14,6 +14,7 @@ from .finding import (
     as_gain,
     as_points,
     deployed_trees,
+    difference,
     gains,
     judged,
     measured_panel,
@@ -28,7 +29,7 @@ def sampled_gain_range(study: Study, settings: list[str]) -> Finding:
     return judged(
         found,
         as_gain,
-        reproduced=within((m.value for m in found), bars, 2),
+        reproduced=within((m.value for m in found), bars, 2) and all_above(found),
         direction=all_above(found),
         printed=bars,
     )
@@ -175,14 +176,14 @@ def long_prefix_is_flat(study: Study, settings: list[str]) -> Finding:
 
 
 def shared_device_inflates(study: Study, settings: list[str]) -> Finding:
-    """Gain beside a neighbour minus the idle sweep's, in points; the interval is that of the gain beside it."""
+    """Gain beside a neighbour minus the idle sweep's, in points, with an interval from those of both gains."""
     block = measured_panel(study, settings, "shared_device")
     found = []
     for row in _rows(deployed_trees(block, settings)):
         idle = study.cell(row["setting"], row["domain"], TREE, row["budget"])
         if idle is not None and pd.notna(idle["gain"]):
-            ends = [100 * (row[name] - idle["gain"]) for name in ("gain", "gain_low", "gain_high")]
-            found.append(Measurement(row["setting"], f"{row['domain']}, N = {row['budget']}", *ends))
+            place = f"{row['domain']}, N = {row['budget']}"
+            found.append(Measurement(row["setting"], place, *(100 * end for end in difference(row, idle))))
     if not found:
         raise NotMeasured("no cell was measured both beside a neighbour and on an idle device")
     shared, idle = (printed("shared_gpu", within=word).iloc[0] for word in ("shared", "idle"))

@@ -127,7 +127,7 @@ def allocation_adds_acceptance(study: Study, settings: list[str]) -> Finding:
     return judged(
         _measured(rows),
         as_gain,
-        reproduced=within(rows["value"], bars, 3),
+        reproduced=within(rows["value"], bars, 3) and (rows["low"] > 0).all(),
         direction=(rows["low"] > 0).all(),
         printed=bars,
     )

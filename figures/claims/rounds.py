@@ -46,7 +46,7 @@ def shape_gain_range(study: Study, settings: list[str]) -> Finding:
     values = [m.value for m in cells]
     return Finding(
         f"{tables.percent(min(values))} to {tables.percent(max(values))}",
-        within(values, bars, 3),
+        within(values, bars, 3) and all_above(cells),
         all_above(cells),
         _settings(cells),
         deviation(cells, bars),

@@ -284,6 +284,64 @@ def test_what_cannot_fail_is_not_measured(folder):
             function(study, [S])
 
 
+def slower(row, factor):
+    return row | {name: factor * row[name] for name in ("ms_per_token", "decode_ms")}
+
+
+def uncertain(budget, gains, **changes):
+    """Cells whose tree gains that much on each prompt."""
+    for row in cells({budget: 0.0}, **changes):
+        yield slower(row, 1 / (1 + gains[row["prompt_index"]])) if row["method"] == "cast" else row
+
+
+def test_a_gain_of_the_papers_size_that_may_be_none_is_not_reproduced(folder):
+    """+22.4% by the mean, with an interval from below 0."""
+    gains = (-0.4, 1.5, -0.3, 1.5, 0.4, 0.9)
+    folder.width(S, 15)
+    swept = [slower(row, 2 if row["method"] == "autoregressive" else 1) for row in uncertain(15, gains)]
+    folder.sweep(S, "math", [row | {"target": "llama31_8b"} for row in swept])
+    write(folder, "sampled_decoding", uncertain(15, gains, temperature=1.0, sampler="recursive"))
+    write(folder, "shared_device", cells({15: 0.3}))
+    lift = {"analysis": "budget_sweep", "roots": "every", "method": "cast", "top_k": 8, "bin": "", "n": 9, "prompts": 9}
+    lift |= {"budget": 8, "quantity": "r_gain_over_chain", "value": 0.16, "low": -0.01, "high": 0.3}
+    stored(folder, "dart_replay", [lift], REPLAY)
+    for function in (
+        width.average_gain_range, width.second_family, rounds.shape_gain_range, protocols.sampled_gain_range,
+        drafters.dart_lift_at_eight,
+    ):  # fmt: skip
+        assert bars(folder, function) == (False, False), function
+    # The idle gain is as uncertain: +30% beside a neighbour is no larger for certain.
+    assert bars(folder, protocols.shared_device_inflates) == (False, True)
+
+
+def test_a_loss_of_the_papers_size_that_may_be_none_is_not_reproduced(folder):
+    folder.width(S, 15)
+    wide = [row for row in uncertain(127, (-0.5, 2, -0.5, 2, -0.3, 1)) if row["method"] == "cast"]
+    folder.sweep(S, "math", cells({15: 0.25}) + wide)
+    assert bars(folder, width.too_wide_costs) == (False, False)
+
+
+def test_a_difference_of_two_gains_has_the_uncertainty_of_both():
+    one, other = (
+        {"gain": g, "gain_low": low, "gain_high": high} for g, low, high in ((0.3, 0.26, 0.36), (0.2, 0.12, 0.23))
+    )
+    assert finding.difference(one, other) == pytest.approx((0.1, 0.1 - 0.05, 0.1 + 0.1))
+
+
+def test_laws_are_judged_setting_by_setting(folder):
+    """The setting of fewer draws counts too, against its own floor, and needs not both samplers."""
+    at = {"dtype": "bfloat16", "sampler": "recursive"}
+    stored(folder, "total_variation", [laws(0.009, 0.01, walks=8000, **at)], TOTAL_VARIATION)
+    few = [laws(0.03, 0.02, walks=500, **at), laws(0.5, 0.6, walks=9000, level="sequence", **at)]
+    stored(folder, "total_variation", few, TOTAL_VARIATION, setting="smollm2_bf16")
+    study = data.load(folder.root)
+    found = exactness.sampled_law_in_bf16(study, [S, "smollm2_bf16"])
+    assert (found.reproduced, found.direction) == (False, True)
+    assert "0.0090 (floor 0.0080)" in found.ours and "0.0300 (floor 0.0160)" in found.ours
+    with pytest.raises(NotMeasured):
+        exactness.walk_and_recursion_agree(study, [S])
+
+
 def test_eagle3(folder):
     folder.width(S, 31)
     eagle = [

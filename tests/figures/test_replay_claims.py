@@ -83,6 +83,7 @@ def allocation(gain, low):
         ("allocation_adds_acceptance", allocation(0.18, 0.17), (True, True)),
         ("allocation_adds_acceptance", allocation(0.05, 0.04), (False, True)),
         ("allocation_adds_acceptance", allocation(0.01, -0.01), (False, False)),
+        ("allocation_adds_acceptance", allocation(0.18, -0.01), (False, False)),
     ],
 )
 def test_bars(folder, name, rows, expected):

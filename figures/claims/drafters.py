@@ -12,7 +12,18 @@ from cast.experiments.records import DECODE, REPLAY
 from .. import tables
 from ..data import CHAIN, TREE, Study
 from ..panels import Panel
-from .finding import Finding, Measurement, NotMeasured, as_gain, judged, measured_panel, measured_rows, printed, within
+from .finding import (
+    Finding,
+    Measurement,
+    NotMeasured,
+    as_gain,
+    judged,
+    measured_panel,
+    measured_rows,
+    place,
+    printed,
+    within,
+)
 
 COMPARISON, DART_REPLAY = "drafter_comparison", "dart_replay"
 # EAGLE's tree of 60 tokens counts its root.
@@ -21,8 +32,8 @@ EAGLE_NODES, DART_BUDGETS = 59, (8, 16, 32, 60)
 
 def faster_than_eagle3(study: Study, settings: list[str]) -> Finding:
     found = [
-        Measurement(setting, domain, eagle["ms_per_token"] / tree["ms_per_token"] - 1)
-        for setting, domain, eagle, tree, _ in _beside_eagle3(study, settings)
+        Measurement(setting, place(study, tree), eagle["ms_per_token"] / tree["ms_per_token"] - 1)
+        for setting, _, eagle, tree, _ in _beside_eagle3(study, settings)
     ]
     bars = printed("cast_over_eagle3") / 100
     return judged(
@@ -36,13 +47,13 @@ def faster_than_eagle3(study: Study, settings: list[str]) -> Finding:
 def chain_trails_eagle3(study: Study, settings: list[str]) -> Finding:
     """Speedups of chain, EAGLE-3 and CAST: whether the chain trails EAGLE-3 somewhere while CAST leads there."""
     cells = [
-        (setting, domain, *(cell["ms_per_token"] for cell in (chain, eagle, tree)))
-        for setting, domain, eagle, tree, chain in _beside_eagle3(study, settings)
+        (setting, place(study, tree), *(cell["ms_per_token"] for cell in (chain, eagle, tree)))
+        for setting, _, eagle, tree, chain in _beside_eagle3(study, settings)
     ]
     return Finding(
         "; ".join(
-            f"{setting}, {domain}: chain {chain:.2f}, EAGLE-3 {eagle:.2f}, CAST {tree:.2f} ms/token"
-            for setting, domain, chain, eagle, tree in cells
+            f"{setting}, {where}: chain {chain:.2f}, EAGLE-3 {eagle:.2f}, CAST {tree:.2f} ms/token"
+            for setting, where, chain, eagle, tree in cells
         ),
         any(tree < eagle < chain for *_, chain, eagle, tree in cells),
         all(tree < eagle for *_, eagle, tree in cells),
@@ -53,8 +64,8 @@ def chain_trails_eagle3(study: Study, settings: list[str]) -> Finding:
 def eagle3_commits_as_much(study: Study, settings: list[str]) -> Finding:
     """R of EAGLE-3's tree over CAST's, minus one."""
     found = [
-        Measurement(setting, domain, eagle["r_prompt_mean"] / tree["r_prompt_mean"] - 1)
-        for setting, domain, eagle, tree, _ in _beside_eagle3(study, settings)
+        Measurement(setting, place(study, tree), eagle["r_prompt_mean"] / tree["r_prompt_mean"] - 1)
+        for setting, _, eagle, tree, _ in _beside_eagle3(study, settings)
     ]
     return judged(
         found,

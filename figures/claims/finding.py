@@ -170,23 +170,27 @@ def measured_panel(
 
 
 def deployed_trees(block: Panel, settings: Iterable[str], **keys: Any) -> pd.DataFrame:
-    """Tree cells at the predicted widths (every width where that was not measured), of all domains."""
+    """Tree cells at the predicted widths (every width where that was not measured) of all domains, with their place."""
     found = [block.deployed(setting, domain, **keys) for setting, domain in block.places if setting in settings]
     found = [cells for cells in found if len(cells)]
     if not found:
         raise NotMeasured(f"no {block.experiment} cell has both the chain and a tree")
-    return pd.concat(found, ignore_index=True)
+    cells = pd.concat(found, ignore_index=True)
+    return cells.assign(place=[place(block.study, row) for row in cells.to_dict("records")])
+
+
+def place(study: Study, cell: Mapping[str, Any]) -> str:
+    """Domain and width of a tree's cell, and where that is not the predicted one, that it is not."""
+    predicted = study.predicted(cell["setting"]) == cell["budget"]
+    return f"{cell['domain']}, N = {cell['budget']}" + ("" if predicted else " (not N*)")
 
 
 def gains(cells: pd.DataFrame, column: str = "gain") -> list[Measurement]:
-    """One measurement for each row of a summary, with its interval."""
+    """One measurement for each row of `deployed_trees`, with its interval."""
     return [
-        Measurement(
-            row["setting"], f"{row['domain']}, N = {row['budget']}", row[column], row[f"{column}_low"],
-            row[f"{column}_high"],
-        )
+        Measurement(row["setting"], row["place"], row[column], row[f"{column}_low"], row[f"{column}_high"])
         for row in cells.to_dict("records")
-    ]  # fmt: skip
+    ]
 
 
 def difference(cell: Mapping[str, float], other: Mapping[str, float]) -> tuple[float, float, float]:

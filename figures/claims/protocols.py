@@ -36,7 +36,7 @@ def sampled_gain_range(study: Study, settings: list[str]) -> Finding:
 
 
 def every_seed_gains(study: Study, settings: list[str]) -> Finding:
-    found = [_measured(row, row["seed_gain_low"]) for row in _rows(_sampled(study, settings))]
+    found = [_measured(row, row["seed_gain_low"]) for row in _seeded(study, settings)]
     bar = printed("sampled_gain_blackwell").iloc[0] / 100
     return judged(
         found,
@@ -47,7 +47,7 @@ def every_seed_gains(study: Study, settings: list[str]) -> Finding:
 
 
 def seeds_take_the_same_time(study: Study, settings: list[str]) -> Finding:
-    found = [_measured(row, row["seed_ms_deviation"]) for row in _rows(_sampled(study, settings))]
+    found = [_measured(row, row["seed_ms_deviation"]) for row in _seeded(study, settings)]
     bar = printed("sampled_seed_spread").iloc[0] / 100
     return judged(
         found,
@@ -182,8 +182,7 @@ def shared_device_inflates(study: Study, settings: list[str]) -> Finding:
     for row in _rows(deployed_trees(block, settings)):
         idle = study.cell(row["setting"], row["domain"], TREE, row["budget"])
         if idle is not None and pd.notna(idle["gain"]):
-            place = f"{row['domain']}, N = {row['budget']}"
-            found.append(Measurement(row["setting"], place, *(100 * end for end in difference(row, idle))))
+            found.append(Measurement(row["setting"], row["place"], *(100 * end for end in difference(row, idle))))
     if not found:
         raise NotMeasured("no cell was measured both beside a neighbour and on an idle device")
     shared, idle = (printed("shared_gpu", within=word).iloc[0] for word in ("shared", "idle"))
@@ -198,6 +197,14 @@ def shared_device_inflates(study: Study, settings: list[str]) -> Finding:
 
 def _sampled(study: Study, settings: list[str]) -> pd.DataFrame:
     return deployed_trees(measured_panel(study, settings, SAMPLED, "seed_summary"), settings)
+
+
+def _seeded(study: Study, settings: list[str]) -> list[dict]:
+    """The cells of two seeds or more."""
+    found = [row for row in _rows(_sampled(study, settings)) if row["seeds"] > 1]
+    if not found:
+        raise NotMeasured("every cell was decoded with one seed only")
+    return found
 
 
 def _repeated(study: Study, settings: list[str]) -> pd.DataFrame:
@@ -238,4 +245,4 @@ def _rows(cells: pd.DataFrame) -> list[dict]:
 
 
 def _measured(row: dict, value: float) -> Measurement:
-    return Measurement(row["setting"], f"{row['domain']}, N = {row['budget']}", value)
+    return Measurement(row["setting"], row.get("place", f"{row['domain']}, N = {row['budget']}"), value)

@@ -284,6 +284,21 @@ def test_what_cannot_fail_is_not_measured(folder):
             function(study, [S])
 
 
+def test_another_width_does_not_pose_as_the_predicted_one(folder):
+    folder.width(S, 31)
+    write(folder, "long_prefix", cells({31: 0.3, 63: 0.3}))
+    assert "(not N*)" not in protocols.long_prefix_gain(data.load(folder.root), [S]).ours
+    folder.width(S, 23)
+    assert "math, N = 63 (not N*): +30.0%" in protocols.long_prefix_gain(data.load(folder.root), [S]).ours
+
+
+def test_one_seed_agrees_with_itself_and_measures_nothing(folder):
+    write(folder, "sampled_decoding", cells({31: 0.3}, temperature=1.0, sampler="recursive"))
+    for function in (protocols.seeds_take_the_same_time, protocols.every_seed_gains):
+        with pytest.raises(NotMeasured, match="one seed"):
+            function(data.load(folder.root), [S])
+
+
 def slower(row, factor):
     return row | {name: factor * row[name] for name in ("ms_per_token", "decode_ms")}
 

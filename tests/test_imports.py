@@ -114,6 +114,12 @@ def test_torch_free_modules_load_no_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_the_decoder_loads_no_compiler():
+    # torch's compiler takes as long to import as torch itself.
+    code = "import sys, cast.decode, cast.serving.serve; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_rendering_and_the_rules_load_no_torch(tmp_path):
     commands = [
         ["-m", "figures", "--help"],

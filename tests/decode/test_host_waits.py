@@ -120,7 +120,7 @@ def test_a_round_waits_for_its_walk_and_for_a_tree_that_the_host_builds(
 ):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     # torch's own form of this mask looks for a real GPU.
-    monkeypatch.setattr(layers, "causal_lower_right", lambda n, entries: torch.ones(n, entries).tril(entries - n) > 0)
+    monkeypatch.setattr(layers, "causal_behind_prefix", lambda n, entries: torch.ones(n, entries).tril(entries - n) > 0)
     pair = placed(golden_pair(HEADS.get(method, "dflash_tiny_qwen3")), engine)
     with PlayedDevice() as device:
         rounds = waits_of_rounds(pair, method, lambda: device.waits)

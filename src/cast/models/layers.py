@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.bias import causal_lower_right
 
 
 def pack(weight: Tensor) -> Tensor:
@@ -110,7 +109,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = No
             query.transpose(0, 1)[None],
             keys[None],
             values[None],
-            attn_mask=None if square else causal_lower_right(n, keys.shape[1]),
+            attn_mask=None if square else causal_behind_prefix(n, keys.shape[1]),
             is_causal=square,
             enable_gqa=group > 1,
         )[0]
@@ -119,6 +118,14 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = No
     query = query.view(n, kv_heads, group, head_dim).permute(1, 2, 0, 3).reshape(kv_heads, group * n, head_dim)
     out = sdpa(query[None], keys[None], values[None], attn_mask=mask)[0]
     return out.view(kv_heads, group, n, head_dim).permute(2, 0, 1, 3).reshape(n, heads * head_dim)
+
+
+def causal_behind_prefix(n: int, entries: int):
+    """torch's marker of the causal mask of the last n of so many entries, for kernels that take it."""
+    # Not at the top: the module imports torch's compiler, two seconds of every job.
+    from torch.nn.attention.bias import causal_lower_right
+
+    return causal_lower_right(n, entries)
 
 
 def sdpa(query: Tensor, keys: Tensor, values: Tensor, **options) -> Tensor:

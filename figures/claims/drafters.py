@@ -16,6 +16,7 @@ from .finding import (
     Finding,
     Measurement,
     NotMeasured,
+    all_above,
     as_gain,
     judged,
     measured_panel,
@@ -185,8 +186,8 @@ def _dart_lift(study: Study, settings: list[str], budget: int) -> Finding:
     return judged(
         found,
         as_gain,
-        reproduced=within((m.value for m in found), bars, 3) and all(m.low > 0 for m in found),
-        direction=all(m.low > 0 for m in found),
+        reproduced=within((m.value for m in found), bars, 3) and all_above(found),
+        direction=all_above(found),
         printed=bars,
     )
 

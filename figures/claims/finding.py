@@ -121,10 +121,16 @@ def within(values: Iterable[float], printed: Iterable[float], digits: int) -> bo
 def all_above(measurements: Iterable[Measurement], bar: float = 0.0) -> bool:
     """Whether every interval lies above the bar; without an interval nothing can be said."""
     measurements = list(measurements)
-    without = sum(math.isnan(m.low) for m in measurements)
-    if without:
-        raise NotMeasured(f"{without} of {len(measurements)} values have no interval: too few prompts")
+    needs_interval(m.low for m in measurements)
     return all(m.low > bar for m in measurements)
+
+
+def needs_interval(ends: Iterable[float]) -> None:
+    """Refuse to judge where an end of an interval is NaN."""
+    ends = list(ends)
+    without = sum(math.isnan(end) for end in ends)
+    if without:
+        raise NotMeasured(f"{without} of {len(ends)} values have no interval: too few prompts")
 
 
 def printed(identifier: str, within: str = "", **keys: str) -> pd.Series:

@@ -8,7 +8,7 @@ from cast.experiments.records import REPLAY, SCORE_LOG
 
 from ..data import CHAIN, TREE, Study
 from ..tables import percent
-from .finding import Finding, Measurement, NotMeasured, as_gain, judged, measured_rows, printed, within
+from .finding import Finding, Measurement, NotMeasured, all_above, as_gain, judged, measured_rows, printed, within
 
 EXPERIMENT = "replay"
 
@@ -123,12 +123,12 @@ def regret_within_bound(study: Study, settings: list[str]) -> Finding:
 
 def allocation_adds_acceptance(study: Study, settings: list[str]) -> Finding:
     rows = _allocated(study, settings, "best_first", scarce=True)
-    bars = printed("allocation_oracle") / 100
+    bars, found = printed("allocation_oracle") / 100, _measured(rows)
     return judged(
-        _measured(rows),
+        found,
         as_gain,
-        reproduced=within(rows["value"], bars, 3) and (rows["low"] > 0).all(),
-        direction=(rows["low"] > 0).all(),
+        reproduced=within(rows["value"], bars, 3) and all_above(found),
+        direction=all_above(found),
         printed=bars,
     )
 

@@ -19,6 +19,7 @@ from .finding import (
     as_points,
     judged,
     listed,
+    needs_interval,
     printed,
     sweep_cells,
     unmeasured,
@@ -69,6 +70,8 @@ def best_domain_gain(study: Study, settings: list[str]) -> Finding:
 def matches_oracle(study: Study, settings: list[str]) -> Finding:
     gaps = _gaps(study, settings)
     matched = [name for name, gap in gaps.items() if gap["width"] == gap["oracle_width"]]
+    if not matched:
+        needs_interval(gap["gap_high"] for gap in gaps.values())
     widths = "; ".join(f"{n}: N* = {int(g['width'])}, oracle {int(g['oracle_width'])}" for n, g in gaps.items())
     return Finding(
         f"{len(matched)} of {len(gaps)} settings: {widths}",
@@ -102,6 +105,7 @@ def too_wide_costs(study: Study, settings: list[str]) -> Finding:
             pairs[name] = (gain, widest, largest)
     if not pairs:
         raise NotMeasured("no setting here predicts a width below its largest swept width")
+    needs_interval(widest["gain_high"] for _, widest, _ in pairs.values())
     losses = [
         (widest["gain_high"] < gain["gain"], round(gain["gain"] - widest["gain"], 3))
         for gain, widest, _ in pairs.values()
@@ -261,6 +265,7 @@ def throughput_is_unimodal(study: Study, settings: list[str]) -> Finding:
             if (step < 0) == (after <= best) and step != 0:
                 half = max(curve[width]["gain_high"] - curve[width]["gain_low"] for width in (before, after)) / 2
                 reversals.append((name, before, after, step, half))
+    needs_interval(half for *_, half in reversals)
     curves = _curves_of_gains(study, settings)
     shown = "; ".join(
         f"{name}, N = {before} to {after}: {100 * step:+.1f} points" for name, before, after, step, _ in reversals

@@ -319,6 +319,9 @@ def test_a_gain_of_the_papers_size_that_may_be_none_is_not_reproduced(folder):
     write(folder, "shared_device", cells({15: 0.3}))
     lift = {"analysis": "budget_sweep", "roots": "every", "method": "cast", "top_k": 8, "bin": "", "n": 9, "prompts": 9}
     lift |= {"budget": 8, "quantity": "r_gain_over_chain", "value": 0.16, "low": -0.01, "high": 0.3}
+    stored(folder, "dart_replay", [lift | {"low": None, "high": None}], REPLAY)
+    with pytest.raises(NotMeasured, match="no interval"):
+        drafters.dart_lift_at_eight(data.load(folder.root), [S])
     stored(folder, "dart_replay", [lift], REPLAY)
     for function in (
         width.average_gain_range, width.second_family, rounds.shape_gain_range, protocols.sampled_gain_range,

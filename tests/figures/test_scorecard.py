@@ -224,10 +224,12 @@ def test_single_prompts_have_no_interval_and_measure_nothing(folder):
 
 def test_few_prompts_measure_nothing_that_needs_an_interval(folder):
     folder.width(S, 31)
-    rows = sweep(S, {15: 0.1, 31: 0.25})
+    rows = sweep(S, {15: 0.1, 31: 0.25, 63: 0.30, 95: 0.02, 127: 0.05})
     folder.sweep(S, "math", [row for row in rows if row["prompt_index"] < 4])
     found = verdicts(folder)
-    for name in ("faster-in-every-setting", "shape-alone-helps"):
+    needing = ("too-wide-costs", "throughput-is-unimodal", "matches-oracle")
+    for name in ("faster-in-every-setting", "shape-alone-helps", *needing):
+        assert "no interval" in found[name]["why"], name
         assert found[name]["ours_verdict"] == "not measured"
 
 

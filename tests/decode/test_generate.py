@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import weakref
 
 import numpy as np
 import pytest
@@ -51,6 +52,22 @@ def test_the_default_is_a_tree_of_63_nodes(pair, prompt, plain):
     named = cast.generate(pair, prompt, "cast", budget=63, top_k=8, max_new_tokens=20, stop_token_ids=[])
     assert default.committed == named.committed
     assert tokens(default) == plain[:20]
+
+
+@pytest.mark.parametrize(("method", "shape"), EVERY)
+def test_a_pass_finds_the_logits_of_the_last_one_freed(pair, prompt, monkeypatch, method, shape):
+    # Both at once is memory that the system takes back and hands out anew, page by page, in every round.
+    forward, last = pair.target.forward, []
+
+    def watched(*arguments, **options):
+        assert [logits() for logits in last] in ([], [None])
+        output = forward(*arguments, **options)
+        last[:] = [weakref.ref(output.logits)]
+        return output
+
+    monkeypatch.setattr(pair.target, "forward", watched)
+    out = cast.generate(pair, prompt, method, max_new_tokens=20, stop_token_ids=[], **shape)
+    assert len(out.committed) > 1
 
 
 # --- one output ---------------------------------------------------------------------------------

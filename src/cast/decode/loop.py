@@ -124,6 +124,7 @@ def decode(
             run.committed.append(round_.committed)
             # Before the caller hears of the tokens: the output is the target's, and a pass of the caller's takes it.
             features = _rows(output.taps, round_.rows) if output.taps else None
+            del output  # the next pass takes its memory
             if emit([*round_.accepted, round_.next_root]):
                 break
             proposer.observe([*round_.accepted, round_.next_root])

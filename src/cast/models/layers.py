@@ -122,7 +122,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = No
 
 def causal_behind_prefix(n: int, entries: int):
     """torch's marker of the causal mask of the last n of so many entries, for kernels that take it."""
-    # Not at the top: the module imports torch's compiler, two seconds of every job.
+    # Not at the top: the module imports torch's compiler, two seconds of every import of the decoder.
     from torch.nn.attention.bias import causal_lower_right
 
     return causal_lower_right(n, entries)

@@ -99,7 +99,7 @@ def load(model: str, device: str, dtype: str) -> Subject:
     layers = 5 if stock.config.num_hidden_layers > 30 else 2  # the published heads have five, ours has two
     with device:
         head = dflash_head(stock.config, POSITIONS + 1, layers).to(chosen).eval().requires_grad_(False)
-    return Subject(Pair(Target(stock), name=model).with_drafter(head), stock)
+    return Subject(Pair(Target.of(stock), name=model).with_drafter(head), stock)
 
 
 def autoregressive(subject: Subject, *, repeats: int = 3, tokens: int = 24) -> dict[str, Any]:

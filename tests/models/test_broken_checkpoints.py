@@ -42,7 +42,7 @@ def test_a_bad_config(target, drafter, refusal, part, content):
 
 
 @pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"])
-@pytest.mark.parametrize("value", ["many", None, -1])
+@pytest.mark.parametrize("value", ["many", None, 0, -1])
 @pytest.mark.parametrize("part", ["target", "drafter"])
 def test_a_config_with_nonsense_sizes(target, drafter, refusal, part, key, value):
     {"target": target, "drafter": drafter}[part].edit_config(**{key: value})
@@ -122,6 +122,19 @@ def test_a_missing_shard(target, refusal):
     where = {n: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, n in enumerate(names)}
     (target / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
     (target / "model.safetensors").unlink()
+    assert "lacks model-00002-of-00002.safetensors" in refusal(target)
+
+
+@pytest.mark.parametrize("index", [b"{", b"[]", b"{}", b'{"weight_map": []}', b'{"weight_map": {"a": 1}}'])
+def test_a_broken_index(target, refusal, index):
+    (target / "model.safetensors").rename(target / "model-00001-of-00001.safetensors")
+    (target / "model.safetensors.index.json").write_bytes(index)
+    assert "model.safetensors.index.json" in refusal(target)
+
+
+@pytest.mark.parametrize("generation", [b"{", b"[]", b'{"eos_token_id": "</s>"}', b'{"eos_token_id": [1, null]}'])
+def test_a_broken_generation_config(target, refusal, generation):
+    (target / "generation_config.json").write_bytes(generation)
     refusal(target)
 
 
@@ -148,8 +161,10 @@ def test_a_misshapen_drafter_tensor(target, drafter, refusal):
     assert "fc.weight" in refusal(target, drafter)
 
 
-def test_whole_numbers_for_weights(target, drafter, refusal):
-    drafter.edit_weights(lambda w: w.update({name: tensor.to(torch.int8) for name, tensor in w.items()}))
+@pytest.mark.parametrize("part", ["target", "drafter"])
+def test_whole_numbers_for_weights(target, drafter, refusal, part):
+    quantised = {"target": target, "drafter": drafter}[part]
+    quantised.edit_weights(lambda w: w.update({name: tensor.to(torch.int8) for name, tensor in w.items()}))
     assert "quantised" in refusal(target, drafter)
 
 
@@ -167,7 +182,7 @@ def test_a_missing_target_tensor(target, refusal, name):
 def test_a_misshapen_target_tensor(target, refusal):
     name = "model.layers.1.self_attn.k_proj.weight"
     target.edit_weights(lambda w: w.update({name: w[name][:-1].contiguous()}))
-    refusal(target)
+    assert name in refusal(target)
 
 
 def test_an_unexpected_target_tensor(target, refusal):

@@ -31,7 +31,7 @@ def target():
         num_key_value_heads=2,
         max_position_embeddings=128,
     )
-    return Target(LlamaForCausalLM(config).double().eval())
+    return Target.of(LlamaForCausalLM(config).double().eval())
 
 
 def random_head(changes):

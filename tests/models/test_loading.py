@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from safetensors.torch import save_file
 import cast
 from cast import CastError
 from cast.models import DFlashDrafter
+from cast.models.layers import dense
 from cast.models.loading import checkpoint_folder, load_drafter, resolve_device, resolve_dtype
 
 
@@ -175,3 +178,38 @@ def test_a_read_only_folder(target, drafter, tmp_path):
         cast.load_pair(copy, drafter.folder, device="cpu")
     finally:
         copy.chmod(0o755)
+
+
+def greedy(target) -> list[int]:
+    pair = cast.load_pair(target.folder, device="cpu")
+    return cast.generate(pair, torch.arange(5), "autoregressive", max_new_tokens=8).tokens.tolist()
+
+
+def test_files_and_tensors_beside_those_of_the_model(target):
+    """What other tools leave in a folder: the model in another format, phases that follow from the configuration."""
+    expected = greedy(target)
+    target.edit_weights(lambda w: w.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)}))
+    save_file({"tok_embeddings.weight": torch.zeros(2, 2)}, target / "consolidated.safetensors")
+    assert greedy(target) == expected
+
+
+def test_a_language_model_head_beside_tied_embeddings(target):
+    """As transformers reads it: the tensors win over the configuration."""
+    expected = greedy(target)
+    assert not torch.equal(target.weights["lm_head.weight"], target.weights["model.embed_tokens.weight"])
+    target.edit_config(tie_word_embeddings=True)
+    assert greedy(target) == expected
+    target.edit_weights(lambda w: w.pop("lm_head.weight"))
+    tied = cast.load_pair(target.folder, device="cpu").target
+    assert torch.equal(dense(tied.lm_head), tied.embedding)
+
+
+def test_loading_imports_no_model_class_and_no_compiler(target, drafter):
+    """Each costs a job of the pipeline seconds before it begins."""
+    program = (
+        "import sys, cast\n"
+        f"cast.load_pair({str(target.folder)!r}, {str(drafter.folder)!r}, device='cpu')\n"
+        "print([name for name in sys.modules if '.modeling_qwen' in name or name == 'torch._dynamo'])"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == "[]"

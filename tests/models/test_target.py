@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import nn
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from cast.errors import CastError
-from cast.models import Target
+from cast.models import Target, load_pair
 from cast.models.experts import Experts
 from cast.models.target import check_family
 
@@ -88,7 +88,7 @@ def random_model(family, changes):
 @torch.no_grad()
 def test_logits_and_hidden_states_equal_transformers(name):
     model = random_model(*VARIATIONS[name])
-    target = Target(model)
+    target = Target.of(model)
     tokens = torch.randint(SIZES["vocab_size"], (90,), generator=torch.Generator().manual_seed(1))
     stock = model(tokens[None], output_hidden_states=True, use_cache=False)
 
@@ -110,7 +110,7 @@ def test_logits_and_hidden_states_equal_transformers(name):
 
 
 def test_sizes_are_read_from_the_model():
-    target = Target(random_model(*VARIATIONS["qwen3-head-dim"]))
+    target = Target.of(random_model(*VARIATIONS["qwen3-head-dim"]))
     assert (target.layers, target.heads, target.kv_heads, target.head_dim) == (3, 4, 2, 32)
     assert (target.hidden_size, target.vocab_size, target.max_positions) == (48, 61, 256)
     assert (target.dtype, target.device.type) == (torch.float32, "cpu")
@@ -123,11 +123,11 @@ def test_sizes_are_read_from_the_model():
 def test_stop_tokens_come_from_the_generation_config_first(generation, config, expected):
     model = random_model(LlamaConfig, {})
     model.config.eos_token_id, model.generation_config.eos_token_id = config, generation
-    assert Target(model).stop_token_ids == expected
+    assert Target.of(model).stop_token_ids == expected
 
 
 def test_a_copy_in_another_dtype_leaves_the_original_alone():
-    target = Target(random_model(LlamaConfig, {}))
+    target = Target.of(random_model(LlamaConfig, {}))
     double = target.to(torch.float64)
     assert (target.dtype, double.dtype) == (torch.float32, torch.float64)
     assert target.embedding.dtype == torch.float32
@@ -144,9 +144,11 @@ def test_a_copy_in_another_dtype_leaves_the_original_alone():
         LlamaConfig(**SIZES, hidden_act="gelu"),
         Qwen3Config(**SIZES, use_sliding_window=True, sliding_window=16, max_window_layers=1),
         LlamaConfig(**SIZES, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
+        LlamaConfig(**SIZES, rope_parameters={"rope_type": "proportional", "rope_theta": 1e4}),
         Qwen3MoeConfig(**SIZES, use_sliding_window=True, sliding_window=16),
+        LlamaConfig(**SIZES | {"num_key_value_heads": 3}),
     ],
-    ids=["gpt2", "gelu", "sliding-window", "dynamic-rope", "moe-sliding-window"],
+    ids=["gpt2", "gelu", "sliding-window", "dynamic-rope", "proportional-rope", "moe-sliding-window", "uneven-heads"],
 )
 def test_unsupported_families_are_one_line(config):
     with pytest.raises(CastError, match="not supported") as error:
@@ -161,27 +163,34 @@ def test_hybrids_are_sent_to_the_probe(config):
     assert "\n" not in str(error.value)
 
 
-def test_experts_in_separate_modules_are_the_same_layer():
-    """The layout of older transformers releases."""
+@pytest.mark.parametrize("name", VARIATIONS)
+def test_a_checkpoint_is_the_same_target_as_the_model_it_was_saved_from(name, tmp_path):
+    model = random_model(*VARIATIONS[name])
+    model.config.eos_token_id, model.generation_config.eos_token_id = 3, [5, 7]
+    model.save_pretrained(tmp_path)
+    saved, held = load_pair(tmp_path, device="cpu", dtype="float32").target, Target.of(model)
+    assert saved.stop_token_ids == held.stop_token_ids == (5, 7)
+    tokens = torch.arange(30)
+    logits = [each.forward(tokens, tokens, each.new_cache(30), causal=True).logits for each in (saved, held)]
+    assert torch.equal(*logits)
+
+
+def test_experts_stacked_in_a_checkpoint_are_those_published_one_by_one(tmp_path):
     model = random_model(*VARIATIONS["moe-normalised"])
-    block, config = model.model.layers[0].mlp, model.config
-    separate = nn.ModuleList()
-    for gate_up, down in zip(block.experts.gate_up_proj, block.experts.down_proj, strict=True):
-        parts = {"gate_proj": gate_up[:20], "up_proj": gate_up[20:], "down_proj": down}
-        expert = nn.Module()
-        for name, weight in parts.items():
-            linear = nn.Linear(*weight.T.shape, bias=False)
-            linear.weight = nn.Parameter(weight.detach())
-            expert.add_module(name, linear)
-        separate.append(expert)
-    older = nn.Module()
-    older.gate, older.experts = block.gate, separate
-    x = torch.randn(33, 48, generator=torch.Generator().manual_seed(3))
-    assert torch.equal(Experts.of(older, config)(x), Experts.of(block, config)(x))
+    one_by_one, stacked = tmp_path / "one_by_one", tmp_path / "stacked"
+    for folder in (one_by_one, stacked):
+        model.save_pretrained(folder)
+    save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, stacked / "model.safetensors")
+    names = [set(load_file(folder / "model.safetensors")) for folder in (one_by_one, stacked)]
+    assert [any(".experts.0." in name for name in held) for held in names] == [True, False]
+    tokens = torch.arange(30)
+    targets = [load_pair(folder, device="cpu").target for folder in (one_by_one, stacked)]
+    logits = [each.forward(tokens, tokens, each.new_cache(30), causal=True).logits for each in targets]
+    assert torch.equal(*logits)
 
 
 def test_only_experts_that_received_tokens_are_run(monkeypatch):
-    experts = Experts.of(random_model(*VARIATIONS["moe"]).model.layers[0].mlp, Qwen3MoeConfig(**(SIZES | MOE)))
+    experts = Target.of(random_model(*VARIATIONS["moe"])).decoder_layers[0].experts
     run, one = [], Experts._one
     monkeypatch.setattr(Experts, "_one", lambda self, index, x: run.append((index, len(x))) or one(self, index, x))
     x = torch.randn(1, 48, generator=torch.Generator().manual_seed(0))
@@ -191,7 +200,7 @@ def test_only_experts_that_received_tokens_are_run(monkeypatch):
 
 
 def test_a_tokens_experts_do_not_depend_on_its_pack():
-    experts = Experts.of(random_model(*VARIATIONS["moe"]).model.layers[0].mlp, Qwen3MoeConfig(**(SIZES | MOE)))
+    experts = Target.of(random_model(*VARIATIONS["moe"])).decoder_layers[0].experts
     experts = experts.to(torch.float64)
     x = torch.randn(40, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     alone = torch.cat([experts(row[None]) for row in x])
@@ -200,7 +209,7 @@ def test_a_tokens_experts_do_not_depend_on_its_pack():
 
 def test_rotary_positions_grow_with_the_longest_cache():
     model = random_model(LlamaConfig, {})
-    target = Target(model)
+    target = Target.of(model)
     target.new_cache(4)
     tokens = torch.arange(30)
     cache = target.new_cache(30)

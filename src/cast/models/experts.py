@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -26,16 +27,23 @@ class Experts:
     normalise: bool
 
     @classmethod
-    def of(cls, block, config) -> Experts:
-        """Take over a sparse block of a loaded transformers model, with stacked or separate expert weights."""
-        experts = block.experts
-        if hasattr(experts, "gate_up_proj"):
-            gate_up, down = experts.gate_up_proj.detach().unbind(0), experts.down_proj.detach().unbind(0)
-        else:
-            gate_up = [torch.cat((one.gate_proj.weight, one.up_proj.weight)).detach() for one in experts]
-            down = [one.down_proj.weight.detach() for one in experts]
+    def of(cls, take: Callable[[str], Tensor | None], block: str, config) -> Experts:
+        """The experts of a sparse block, published one by one or stacked as transformers holds them.
+
+        Args:
+            take: the tensor of a name, or None.
+            block: what the names of the block's tensors begin with.
+        """
+        gate_up, down = take(f"{block}.experts.gate_up_proj"), take(f"{block}.experts.down_proj")
+        if gate_up is None:
+            one_by_one = [f"{block}.experts.{index}" for index in range(config.num_experts)]
+            gate_up = [
+                torch.cat([take(f"{expert}.gate_proj.weight"), take(f"{expert}.up_proj.weight")])
+                for expert in one_by_one
+            ]
+            down = [take(f"{expert}.down_proj.weight") for expert in one_by_one]
         return cls(
-            router=block.gate.weight.detach(),
+            router=take(f"{block}.gate.weight"),
             gate_up=[pack(weight) for weight in gate_up],
             down=[pack(weight) for weight in down],
             chosen=config.num_experts_per_tok,

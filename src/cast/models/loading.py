@@ -14,8 +14,10 @@ from cast.models.drafters import PICKLED, new_head
 from cast.models.head import DraftHead
 from cast.models.pair import Pair
 from cast.models.random_models import random_head, random_name, random_pair
-from cast.models.target import Target, check_family
+from cast.models.target import Target, check_family, end_of_sequence
+from cast.models.target_weights import tensor_shapes
 
+INDEX = "model.safetensors.index.json"
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -57,8 +59,12 @@ def load_pair(
     if isinstance(drafter, (str, Path)):
         drafter = load_drafter(drafter, device=device, dtype=dtype, revision=drafter_revision, target=config)
         drafter.check_fits(config)
-    pair = Pair(Target(target_model(folder, config, dtype).to(device)), tokenizer=tokenizer, name=str(target))
-    return pair.with_drafter(drafter)
+    weights = _read_safetensors(folder)
+    shapes = tensor_shapes(config, weights)
+    expected = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+    weights = _checked(weights, expected, f"target checkpoint {folder.name}")
+    built = Target(config, weights, stop_token_ids=_stop_token_ids(folder, config), device=device, dtype=dtype)
+    return Pair(built, tokenizer=tokenizer, name=str(target)).with_drafter(drafter)
 
 
 def load_drafter(
@@ -85,22 +91,7 @@ def load_drafter(
     folder = checkpoint_folder(source, revision)
     head = new_head(read_config(folder))
     weights = head.accept(_read_safetensors(folder))
-    expected = head.state_dict()
-    for name, problem in (
-        ("lacks", expected.keys() - weights.keys()),
-        ("has unexpected", weights.keys() - expected.keys()),
-        ("misshapes", {k for k in expected.keys() & weights.keys() if expected[k].shape != weights[k].shape}),
-    ):
-        if problem:
-            raise CastError(f"drafter checkpoint {folder.name} {name} tensor {min(problem)!r}")
-    integers = {
-        name for name in expected if expected[name].is_floating_point() and not weights[name].is_floating_point()
-    }
-    if integers:
-        raise CastError(
-            f"drafter checkpoint {folder.name} holds {weights[min(integers)].dtype} in {min(integers)!r}; quantised "
-            "heads are not supported"
-        )
+    weights = _checked(weights, head.state_dict(), f"drafter checkpoint {folder.name}")
     stored = next(tensor.dtype for tensor in weights.values() if tensor.is_floating_point())
     head.load_state_dict(weights, assign=True)
     dtype = (resolve_dtype(dtype) or stored) if isinstance(dtype, str) else dtype
@@ -166,31 +157,81 @@ def checkpoint_folder(source: str | Path, revision: str | None = None) -> Path:
         ) from None
 
 
-def read_config(folder: Path) -> dict:
-    """`config.json` of a checkpoint folder as raw JSON."""
-    path = folder / "config.json"
+def read_config(folder: Path, name: str = "config.json") -> dict:
+    """`config.json`, or another of a checkpoint folder's, as raw JSON.
+
+    Raises:
+        CastError: absent, or no JSON object.
+    """
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads((folder / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CastError(f"checkpoint {folder} has no config.json") from None
+        raise CastError(f"checkpoint {folder} has no {name}") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CastError(f"checkpoint {folder} has a broken config.json: {error}") from None
+        raise CastError(f"checkpoint {folder} has a broken {name}: {error}") from None
     if not isinstance(config, dict):
-        raise CastError(f"checkpoint {folder} has a broken config.json: it holds no JSON object")
+        raise CastError(f"checkpoint {folder} has a broken {name}: it holds no JSON object")
     return config
 
 
 def _read_safetensors(folder: Path) -> dict[str, torch.Tensor]:
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise CastError(f"checkpoint {folder} has no .safetensors file ({PICKLED})")
+    """The tensors of a checkpoint folder, mapped into memory and not read yet."""
     weights: dict[str, torch.Tensor] = {}
-    for file in files:
+    for file in _weight_files(folder):
         try:
             weights.update(load_file(file))
+        except FileNotFoundError:
+            raise CastError(f"checkpoint {folder} lacks {file.name}, which its {INDEX} names") from None
         except (SafetensorError, OSError) as error:
             raise CastError(f"checkpoint file {file} is truncated or broken: {error}") from None
     return weights
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The one file, or the shards of the index: a folder may hold files of another format beside them."""
+    if (single := folder / "model.safetensors").exists():
+        return [single]
+    if (folder / INDEX).exists():
+        shards = read_config(folder, INDEX).get("weight_map")
+        if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
+            raise CastError(f"checkpoint {folder} has a broken {INDEX}: its weight_map does not name files")
+        return [folder / name for name in sorted(set(shards.values()))]
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise CastError(f"checkpoint {folder} has no .safetensors file ({PICKLED})")
+    return files
+
+
+def _checked(
+    weights: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], checkpoint: str
+) -> dict[str, torch.Tensor]:
+    """The weights, if their names, shapes and kinds of number are as expected; else a CastError about one of them."""
+    # Older releases of transformers saved these, too, which follow from the configuration.
+    weights = {name: tensor for name, tensor in weights.items() if not name.endswith("rotary_emb.inv_freq")}
+    both = expected.keys() & weights.keys()
+    for problem, names in (
+        ("lacks", expected.keys() - weights.keys()),
+        ("has unexpected", weights.keys() - expected.keys()),
+        ("misshapes", {name for name in both if expected[name].shape != weights[name].shape}),
+    ):
+        if names:
+            raise CastError(f"{checkpoint} {problem} tensor {min(names)!r}")
+    integers = {name for name in both if expected[name].is_floating_point() and not weights[name].is_floating_point()}
+    if integers:
+        raise CastError(
+            f"{checkpoint} holds {weights[min(integers)].dtype} in {min(integers)!r}; "
+            "quantised weights are not supported"
+        )
+    return weights
+
+
+def _stop_token_ids(folder: Path, config) -> tuple[int, ...]:
+    generation = "generation_config.json"
+    stop = read_config(folder, generation).get("eos_token_id") if (folder / generation).exists() else None
+    ids = end_of_sequence(stop, config)
+    if not all(type(token) is int for token in ids):
+        raise CastError(f"checkpoint {folder} names end-of-sequence tokens that are no whole numbers: {ids}")
+    return ids
 
 
 def target_config(folder: Path):

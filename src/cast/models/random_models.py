@@ -152,7 +152,7 @@ def random_pair(
     """
     model = random_model(random_config(family), seed=seed, device=device, dtype=dtype)
     model.lm_head.weight[FREQUENT] *= 5
-    target = Target(model)
+    target = Target.of(model)
     pair = Pair(target, tokenizer=ByteTokenizer(), name=PREFIX + family)
     if head is None:
         return pair

@@ -1,4 +1,4 @@
-"""The target language model: a plain decoder forward over the weights transformers loads.
+"""The target language model: a plain decoder forward over the weights of a published checkpoint.
 
 Owning the forward pass gives one path for every supported family, in which the mask, the positions, the
 tapped features, the rows that get logits and the cache are ours, whatever a transformers release does with
@@ -8,7 +8,7 @@ its own cache classes.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,36 +19,31 @@ from cast.errors import CastError
 from cast.models.experts import Experts
 from cast.models.kv_cache import KVCache
 from cast.models.layers import RotaryTable, attend, dense, for_group, linear, pack, rotate
+from cast.models.target_weights import (
+    EMBEDDING,
+    FINAL_NORM,
+    LM_HEAD,
+    DecoderLayer,
+    decoder_layer,
+    head_dim,
+    rotary_frequencies,
+)
 
 FAMILIES = ("llama", "qwen3", "qwen3_moe")
+SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "vocab_size",
+)
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 HYBRIDS = ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text")
 """Families with recurrent layers, whose state cannot follow the branches of a tree; see `cast.models.hybrid`."""
 
 Attention = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, query [n, heads, D], key [n, kv_heads, D], value [n, kv_heads, D]) to [n, heads * D]."""
-
-
-@dataclass
-class DecoderLayer:
-    """Weights of one layer, with query, key and value and gate and up projections fused.
-
-    The projections (`qkv`, `out`, `gate_up`, `down`) are packed, see `cast.models.layers.pack`. A layer has
-    either `gate_up` and `down` or `experts`.
-    """
-
-    input_norm: Tensor
-    qkv: Tensor
-    qkv_bias: Tensor | None
-    query_norm: Tensor | None
-    key_norm: Tensor | None
-    out: Tensor
-    out_bias: Tensor | None
-    mlp_norm: Tensor
-    gate_up: Tensor | None = None
-    gate_up_bias: Tensor | None = None
-    down: Tensor | None = None
-    down_bias: Tensor | None = None
-    experts: Experts | None = None
 
 
 @dataclass(frozen=True)
@@ -69,36 +64,59 @@ class Target:
         dtype, device: of the weights.
     """
 
-    def __init__(self, model):
-        """Take over the weights of a loaded transformers model.
+    def __init__(
+        self,
+        config,
+        weights: Mapping[str, Tensor],
+        *,
+        stop_token_ids: Sequence[int] = (),
+        device: str | torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        """Fuse the weights of a checkpoint.
 
         Args:
-            model: `LlamaForCausalLM`, `Qwen3ForCausalLM` or `Qwen3MoeForCausalLM`, in evaluation mode on its
-                final device.
+            config: the transformers configuration.
+            weights: every tensor of `cast.models.target_weights.tensor_shapes` by its name.
+            stop_token_ids: the model's own end-of-sequence ids.
+            device, dtype: of the result; those of the token embeddings by default.
 
         Raises:
             CastError: another model family or an attention variant this forward does not cover.
         """
-        config = model.config
         check_family(config)
+        embedding = weights[EMBEDDING]
+        self.device, self.dtype = torch.device(device or embedding.device), dtype or embedding.dtype
+
+        def take(name: str) -> Tensor | None:
+            return weights[name].detach().to(self.device, self.dtype) if name in weights else None
+
         self.config = config
         self.layers = config.num_hidden_layers
         self.heads = config.num_attention_heads
         self.kv_heads = config.num_key_value_heads
-        self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.head_dim = head_dim(config)
         self.hidden_size = config.hidden_size
+        self.vocab_size = config.vocab_size
         self.max_positions = config.max_position_embeddings
         self.eps = config.rms_norm_eps
-        self.embedding = model.get_input_embeddings().weight.detach()
-        self.vocab_size = self.embedding.shape[0]
-        self.lm_head = pack(model.get_output_embeddings().weight.detach())
-        self.final_norm = model.model.norm.weight.detach()
-        self.decoder_layers = [_fuse(layer, config) for layer in model.model.layers]
-        self._rotary = model.model.rotary_emb
+        self.stop_token_ids = tuple(stop_token_ids)
+        self.embedding = take(EMBEDDING)
+        self.lm_head = pack(take(LM_HEAD) if LM_HEAD in weights else self.embedding)
+        self.final_norm = take(FINAL_NORM)
+        self.decoder_layers = [decoder_layer(index, config, take) for index in range(self.layers)]
         self._rotary_table: RotaryTable | None = None
-        self.stop_token_ids = _stop_token_ids(model)
-        self.dtype = self.embedding.dtype
-        self.device = self.embedding.device
+
+    @classmethod
+    def of(cls, model) -> Target:
+        """The target with the weights of a loaded transformers model, `LlamaForCausalLM` and the like, where they are.
+
+        Raises:
+            CastError: as for the constructor.
+        """
+        stop = end_of_sequence(getattr(model.generation_config, "eos_token_id", None), model.config)
+        check_family(model.config)
+        return cls(model.config, model.state_dict(), stop_token_ids=stop)
 
     def to(self, dtype: torch.dtype) -> Target:
         """A copy with its weights in another dtype."""
@@ -118,12 +136,8 @@ class Target:
         """Cosines and sines for at least that many positions."""
         table = self._rotary_table
         if table is None or len(table.cos) < positions:
-            table = self._rotary_table = RotaryTable(
-                self._rotary.inv_freq.to(self.device),
-                float(getattr(self._rotary, "attention_scaling", 1.0)),
-                positions,
-                self.dtype,
-            )
+            inv_freq, scaling = rotary_frequencies(self.config)
+            table = self._rotary_table = RotaryTable(inv_freq.to(self.device), scaling, positions, self.dtype)
         return table
 
     def new_cache(self, capacity: int) -> KVCache:
@@ -245,61 +259,35 @@ def check_family(config) -> None:
         )
     if config.model_type not in FAMILIES:
         raise CastError(f"target of type {config.model_type!r} is not supported; supported: {', '.join(FAMILIES)}")
+    for size in SIZES:
+        if getattr(config, size) < 1:
+            raise CastError(f"target with {size} {getattr(config, size)} cannot be; the config.json is broken")
+    if config.num_attention_heads % config.num_key_value_heads:
+        raise CastError(
+            f"target with {config.num_attention_heads} attention heads for {config.num_key_value_heads} key heads "
+            "is not supported: they must share them evenly"
+        )
     if getattr(config, "quantization_config", None):
         raise CastError("a quantised target is not supported; load the original checkpoint")
     if config.hidden_act != "silu":
         raise CastError(f"target activation {config.hidden_act!r} is not supported; only silu is")
     if getattr(config, "use_sliding_window", False) and getattr(config, "sliding_window", None):
         raise CastError("target with sliding-window attention is not supported")
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type", "default") in ("dynamic", "longrope"):
-        raise CastError(f"target with {rope['rope_type']} RoPE is not supported: its phases depend on the length")
+    rope = config.rope_parameters["rope_type"]
+    if rope not in ROPE_TYPES:
+        # Those of dynamic and longrope depend on the length of the sequence.
+        raise CastError(f"target with {rope} RoPE is not supported; supported: {', '.join(ROPE_TYPES)}")
+
+
+def end_of_sequence(generation: int | Sequence[int] | None, config) -> tuple[int, ...]:
+    """End-of-sequence ids: those of the generation configuration, or else those of the model's."""
+    stop = config.eos_token_id if generation is None else generation
+    if stop is None:
+        return ()
+    return tuple(stop) if isinstance(stop, (list, tuple)) else (stop,)
 
 
 def _converted(weight: Tensor | Experts | None, dtype: torch.dtype) -> Tensor | Experts | None:
     if isinstance(weight, Tensor) and weight.is_mkldnn:
         return pack(dense(weight).to(dtype))
     return None if weight is None else weight.to(dtype)
-
-
-def _fuse(layer, config) -> DecoderLayer:
-    attention = layer.self_attn
-    qkv = (attention.q_proj, attention.k_proj, attention.v_proj)
-    query_norm, key_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
-    return DecoderLayer(
-        input_norm=layer.input_layernorm.weight.detach(),
-        qkv=pack(_concatenate(projection.weight for projection in qkv)),
-        qkv_bias=_concatenate(projection.bias for projection in qkv),
-        query_norm=None if query_norm is None else query_norm.weight.detach(),
-        key_norm=None if key_norm is None else key_norm.weight.detach(),
-        out=pack(attention.o_proj.weight.detach()),
-        out_bias=_concatenate([attention.o_proj.bias]),
-        mlp_norm=layer.post_attention_layernorm.weight.detach(),
-        **_feed_forward(layer.mlp, config),
-    )
-
-
-def _feed_forward(mlp, config) -> dict:
-    if hasattr(mlp, "experts"):
-        return {"experts": Experts.of(mlp, config)}
-    gate_up = (mlp.gate_proj, mlp.up_proj)
-    return {
-        "gate_up": pack(_concatenate(projection.weight for projection in gate_up)),
-        "gate_up_bias": _concatenate(projection.bias for projection in gate_up),
-        "down": pack(mlp.down_proj.weight.detach()),
-        "down_bias": _concatenate([mlp.down_proj.bias]),
-    }
-
-
-def _concatenate(parts) -> Tensor | None:
-    parts = [part.detach() for part in parts if part is not None]
-    return torch.cat(parts) if parts else None
-
-
-def _stop_token_ids(model) -> tuple[int, ...]:
-    stop = getattr(model.generation_config, "eos_token_id", None)
-    if stop is None:
-        stop = model.config.eos_token_id
-    if stop is None:
-        return ()
-    return tuple(stop) if isinstance(stop, (list, tuple)) else (stop,)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cast.models.layers import RotaryTable, linear, rotate
+from cast.models.layers import linear, rotate
 from cast.models.target import Target
 
 
@@ -30,13 +30,7 @@ class BatchedTarget:
         options = {"dtype": target.dtype, "device": target.device}
         self.keys = torch.empty(target.layers, rows, target.kv_heads, capacity, target.head_dim, **options)
         self.values = torch.empty_like(self.keys)
-        rotary = target._rotary
-        self._rotary = RotaryTable(
-            rotary.inv_freq.to(target.device),
-            float(getattr(rotary, "attention_scaling", 1.0)),
-            capacity,
-            target.dtype,
-        )
+        self._rotary = target.rotary_table(capacity)
         self.length = 0
         self.padding = torch.tensor([width - len(prompt) for prompt in prompts], device=target.device)
         self._first = torch.zeros(rows, width, dtype=torch.long, device=target.device)

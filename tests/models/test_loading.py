@@ -213,3 +213,11 @@ def test_loading_imports_no_model_class_and_no_compiler(target, drafter):
     )
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert shown.strip() == "[]"
+
+
+def test_loading_shows_how_far_it_is_on_a_terminal_alone(target, monkeypatch, capsys):
+    cast.load_pair(target.folder, device="cpu")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    cast.load_pair(target.folder, device="cpu")
+    assert f"Loading {target.folder.name}" in capsys.readouterr().err

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -62,8 +65,10 @@ def load_pair(
     weights = _read_safetensors(folder)
     shapes = tensor_shapes(config, weights)
     expected = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
-    weights = _checked(weights, expected, f"target checkpoint {folder.name}")
-    built = Target(config, weights, stop_token_ids=_stop_token_ids(folder, config), device=device, dtype=dtype)
+    weights = _checked(weights, expected, f"target checkpoint {Path(target).name}")
+    stop = _stop_token_ids(folder, config)
+    with _progress(f"Loading {Path(target).name}") as track:
+        built = Target(config, weights, stop_token_ids=stop, device=device, dtype=dtype, track=track)
     return Pair(built, tokenizer=tokenizer, name=str(target)).with_drafter(drafter)
 
 
@@ -91,7 +96,7 @@ def load_drafter(
     folder = checkpoint_folder(source, revision)
     head = new_head(read_config(folder))
     weights = head.accept(_read_safetensors(folder))
-    weights = _checked(weights, head.state_dict(), f"drafter checkpoint {folder.name}")
+    weights = _checked(weights, head.state_dict(), f"drafter checkpoint {Path(source).name}")
     stored = next(tensor.dtype for tensor in weights.values() if tensor.is_floating_point())
     head.load_state_dict(weights, assign=True)
     dtype = (resolve_dtype(dtype) or stored) if isinstance(dtype, str) else dtype
@@ -275,6 +280,19 @@ def target_model(folder: Path, config, dtype: torch.dtype):
                 f"{problem.replace('_', ' ')}, the first of them {min(report[problem])}"
             )
     return model.eval().requires_grad_(False)
+
+
+@contextlib.contextmanager
+def _progress(label: str) -> Iterator[Callable[[range], Iterable[int]]]:
+    """What passes on the items of a range: on a terminal beside a bar that is gone afterwards."""
+    if not sys.stderr.isatty():
+        yield iter
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        yield lambda items: progress.track(items, description=label)
 
 
 def _tokenizer(folder: Path, vocabulary: int):

@@ -8,7 +8,7 @@ its own cache classes.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -72,6 +72,7 @@ class Target:
         stop_token_ids: Sequence[int] = (),
         device: str | torch.device | None = None,
         dtype: torch.dtype | None = None,
+        track: Callable[[range], Iterable[int]] = iter,
     ):
         """Fuse the weights of a checkpoint.
 
@@ -80,6 +81,7 @@ class Target:
             weights: every tensor of `cast.models.target_weights.tensor_shapes` by its name.
             stop_token_ids: the model's own end-of-sequence ids.
             device, dtype: of the result; those of the token embeddings by default.
+            track: passes on the layers one by one, and may show how many are done.
 
         Raises:
             CastError: another model family or an attention variant this forward does not cover.
@@ -104,7 +106,7 @@ class Target:
         self.embedding = take(EMBEDDING)
         self.lm_head = pack(take(LM_HEAD) if LM_HEAD in weights else self.embedding)
         self.final_norm = take(FINAL_NORM)
-        self.decoder_layers = [decoder_layer(index, config, take) for index in range(self.layers)]
+        self.decoder_layers = [decoder_layer(index, config, take) for index in track(range(self.layers))]
         self._rotary_table: RotaryTable | None = None
 
     @classmethod

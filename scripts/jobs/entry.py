@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import hydra
@@ -24,6 +25,7 @@ from jobs.messages import one_line
 from jobs.pairs import Unavailable
 
 Task = Callable[[DictConfig], Any]
+SCRIPTS = Path(__file__).parents[1]
 
 # Groups that a job cannot be without; Hydra has no word for it.
 _NOTHING = re.compile(r"(experiment|setting|target|drafter|device|site|tracking|study)=(?:null)?")
@@ -49,6 +51,8 @@ def run(task: Task, *, experiment: str | None = None, config_name: str = "config
             sys.exit(_tell(f"{text} chooses nothing; name one of {', '.join(options(nothing[1]))}"))
     # NVML counts GPUs in this order; torch, imported later, must name the same ones.
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    # A launcher of Hydra's runs its jobs in processes that do not begin with this script, and so miss its folder.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SCRIPTS), os.environ.get("PYTHONPATH"))))
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us instead of Hydra's own printing
     if experiment and not any(text.startswith("experiment=") for text in sys.argv[1:]):
         # Beside the first override: argparse takes overrides in one run, and flags may stand on either side of it.

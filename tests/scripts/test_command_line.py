@@ -39,7 +39,7 @@ def run(script, *arguments, tmp_path=None, **options):
 def script(monkeypatch, capsys):
     """Runs a script's main part in this process, which has imported what it needs: exit code and what it told."""
     monkeypatch.chdir(ROOT)
-    for name in ("CUDA_DEVICE_ORDER", "HYDRA_FULL_ERROR"):
+    for name in ("CUDA_DEVICE_ORDER", "HYDRA_FULL_ERROR", "PYTHONPATH"):
         monkeypatch.setenv(name, os.environ.get(name, ""))  # put back afterwards
     state, handlers, level = Singleton.get_state(), list(logging.root.handlers), logging.root.level
 
@@ -52,6 +52,12 @@ def script(monkeypatch, capsys):
     yield call
     Singleton.set_state(state)
     logging.root.handlers[:], logging.root.level = handlers, level
+
+
+def test_processes_that_a_launcher_starts_elsewhere_find_the_jobs(script, tmp_path):
+    """submitit unpickles the task in one: it begins with a module of submitit, not with our script."""
+    script("probe", "setting=absent")
+    subprocess.run([sys.executable, "-c", "import jobs.entry"], cwd=tmp_path, check=True)
 
 
 def test_one_line_in_a_process_of_its_own():

@@ -15,7 +15,9 @@ interrupted one stopped.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import os
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -76,23 +78,29 @@ class Training:
         if config.device.threads < 1:
             raise CastError(f"device.threads must be 1 or more, not {config.device.threads}")
         pairs.set_threads(config.device.threads)
-        from cast.training import recipe
+        from cast.training.specs import DataSpec, HeadSpec, TrainSpec
 
-        self.recipe = recipe
-        self.head = _typed(recipe.HeadSpec(), config.head)
-        self.data = _typed(recipe.DataSpec(seed=config.seed), config.generate)
-        self.training = _typed(recipe.TrainSpec(), config.training)
+        self.head = _typed(HeadSpec(), config.head)
+        self.data = _typed(DataSpec(seed=config.seed), config.generate)
+        self.training = _typed(TrainSpec(), config.training)
         self.avoid = [prompt.text for prompt in _prompts(config, config.avoid, raw=True)]
         self.held_out = _prompts(config, config.held_out, limit=config.held_out_limit)
         if not self.held_out:
             raise CastError("held_out is empty; name domains whose prompts the finished head is evaluated on")
         self.out, self.export_to = Path(config.out), Path(config.export_to)
-        self.tick = recipe.pause_while(config.pause_file)
+        self.tick = _pause_while(config.pause_file)
         self.target, self.tokenizer = _target(config, self.kind)
 
+    def check_head(self) -> None:
+        from cast.training.recipe import check_head
+
+        check_head(self.training, self.head, self.target)
+
     def generate_data(self) -> None:
+        from cast.training.data import training_prompts
+
         folder = self.out / "data"
-        prompts = self.recipe.training_prompts(self.data, self.target, self.tokenizer, folder, self.avoid, self.tick)
+        prompts = training_prompts(self.data, self.target, self.tokenizer, folder, self.avoid, self.tick)
         self._write_shards("training data", self.data, prompts, folder)
 
     def generate_held_out(self) -> None:
@@ -103,12 +111,16 @@ class Training:
         self._write_shards("held-out data", spec, prompts, self.out / "held_out")
 
     def _write_shards(self, what: str, spec: Any, prompts: Iterable[Any], folder: Path) -> None:
-        shards = self.recipe.generate_data(spec, self.head, self.target, self.tokenizer, prompts, folder, self.tick)
+        from cast.training.data import generate_data
+
+        shards = generate_data(spec, self.head, self.target, self.tokenizer, prompts, folder, self.tick)
         for shard in shards:
             speed = f"{shard['new_tokens']} tokens at {shard['tokens_per_second']:.0f} a second"
             print(f"{what}: {shard['shard']}, {speed}", flush=True)
 
     def train(self) -> None:
+        from cast.training.recipe import train
+
         # On a CPU the parts of a step run side by side, one thread each.
         pairs.set_threads(1 if self.kind == "cpu" else self.config.device.threads)
         steps, console = self.training.steps, Console(highlight=False, soft_wrap=True)
@@ -125,7 +137,7 @@ class Training:
                     told = f"loss {row['smooth_loss']:.3f}, about {left / 60:.0f} minutes left"
                     bar.print(f"step {row['step']}/{steps}: {told}")
 
-            trainer = self.recipe.train(
+            trainer = train(
                 self.training,
                 self.head,
                 self.target,
@@ -141,12 +153,13 @@ class Training:
     def evaluate(self) -> None:
         from cast.models.loading import load_drafter
         from cast.training.batches import load_sequences
+        from cast.training.recipe import evaluate
 
         drafter = load_drafter(self.export_to, device=self.kind, dtype=self.config.dtype.value)
         drafter.check_fits(self.target.config)
         pairs.set_threads(1 if self.kind == "cpu" else self.config.device.threads)
         held_out = load_sequences(self.out / "held_out")
-        for row in self.recipe.evaluate(drafter, self.target, held_out, tick=self.tick):
+        for row in evaluate(drafter, self.target, held_out, tick=self.tick):
             print(_in_words(row))
 
 
@@ -158,7 +171,7 @@ def train_drafter(config: DictConfig) -> None:
         return
     job, every = Training(config), config.stage is Stage.all
     if every or config.stage in (Stage.generate, Stage.train):
-        job.recipe.check_head(job.training, job.head, job.target)
+        job.check_head()
     if every or config.stage is Stage.generate:
         job.generate_data()
     if job.data.worker[0] == 0:
@@ -167,6 +180,16 @@ def train_drafter(config: DictConfig) -> None:
         job.train()
     if every or config.stage is Stage.evaluate:
         job.evaluate()
+
+
+def _pause_while(path: str | None) -> Callable[[], None]:
+    """A function that sleeps as long as a file exists, so that a background run can be paused from outside."""
+
+    def tick() -> None:
+        while path and os.path.exists(path):
+            time.sleep(1)
+
+    return tick
 
 
 def _typed(defaults: Any, values: DictConfig) -> Any:

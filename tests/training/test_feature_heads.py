@@ -16,8 +16,9 @@ from cast.training.evaluate import replay
 from cast.training.generate import greedy_batch
 from cast.training.initial_features import feature_head_config, initial_feature_head
 from cast.training.objectives import depth_of, drafter_loss, hidden_behind, target_logits
-from cast.training.recipe import HeadSpec, TrainSpec, evaluate, export_checkpoint, train
+from cast.training.recipe import evaluate, export_checkpoint, train
 from cast.training.shards import write_shard
+from cast.training.specs import HeadSpec, TrainSpec
 
 KINDS = ("eagle3", "dart")
 LAYERS = (1, 3, 5)  # of the 8 layers, those that `taps=3` stores

@@ -10,7 +10,9 @@ from cast.errors import CastError
 from cast.models.layers import dense
 from cast.models.random_models import random_pair
 from cast.training.batches import BatchSpec
-from cast.training.recipe import DataSpec, HeadSpec, TrainSpec, check_head, export_checkpoint, training_prompts
+from cast.training.data import training_prompts
+from cast.training.recipe import check_head, export_checkpoint
+from cast.training.specs import DataSpec, HeadSpec, TrainSpec
 from cast.training.trainer import REFERENCE_SIZE, Trainer
 
 

@@ -11,8 +11,9 @@ import torch
 
 from cast.training.batches import BatchSpec
 from cast.training.generate import greedy_batch
-from cast.training.recipe import HeadSpec, TrainSpec, train
+from cast.training.recipe import train
 from cast.training.shards import write_shard
+from cast.training.specs import HeadSpec, TrainSpec
 
 HEAD = HeadSpec(layers=1, taps=1, block_size=6, mask_token_id=1)
 SPEC = TrainSpec(

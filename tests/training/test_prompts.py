@@ -12,9 +12,9 @@ import yaml
 
 from cast import CastError
 from cast.experiments.prompts import load_prompts
+from cast.training.data import interleave
 from cast.training.library_prompts import library_functions, library_prompts
 from cast.training.prompts import NGRAM, Contamination, in_validation, ngrams, template_prompts
-from cast.training.recipe import interleave
 from cast.training.self_written import opening
 
 CONF = Path(__file__).parents[2] / "conf"

@@ -13,8 +13,9 @@ from cast.training.evaluate import _walk, calibration_error, replay, summarise
 from cast.training.export import export_head
 from cast.training.generate import greedy_batch
 from cast.training.prompts import in_validation
-from cast.training.recipe import HeadSpec, TrainSpec, _shard_count, best_score, evaluate, train
+from cast.training.recipe import _shard_count, best_score, evaluate, train
 from cast.training.shards import write_shard
+from cast.training.specs import HeadSpec, TrainSpec
 from cast.training.trainer import Schedule, Trainer
 
 SPEC = BatchSpec(sequences=2, anchors=3, block_size=6, frequent_tokens=20, sampled_tokens=8)

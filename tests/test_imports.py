@@ -22,7 +22,7 @@ ALLOWED = {
     "training": {"errors", "trees", "width", "models", "verify", "decode", "experiments"},
     "experiments": {"errors", "trees", "width", "models", "verify", "decode", "serving"},
 }
-LIBRARY = {"torch", "transformers", "safetensors", "numpy", "huggingface_hub", "triton"}  # triton on CUDA only
+LIBRARY = {"torch", "transformers", "safetensors", "numpy", "huggingface_hub", "tqdm", "triton"}  # triton on CUDA only
 TORCH_FREE = (
     "cast",
     "cast.errors",

@@ -3,10 +3,11 @@
 import json
 import os
 import pickle
+import shutil
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 KEEP_NOTHING, KEEP_HALF_A_HEADER, KEEP_HALF = 0.0, 0.001, 0.5
 
@@ -30,8 +31,8 @@ def test_a_hub_id_without_the_network(target, refusal, monkeypatch):
 @pytest.mark.parametrize("part", ["target", "drafter"])
 @pytest.mark.parametrize(
     "content",
-    [None, b"", b"{", b"[]", b'"text"', b"null", b"\xff\xfe{}", b"{}"],
-    ids=["absent", "empty", "broken", "list", "string", "null", "not-utf8", "no-keys"],
+    [None, b"", b"{", b"[]", b'"text"', b"null", b"\xff\xfe{}", b"{}", b"[" * 100000, b"[" + b"9" * 5000 + b"]"],
+    ids=["absent", "empty", "broken", "list", "string", "null", "not-utf8", "no-keys", "deep", "huge-number"],
 )
 def test_a_bad_config(target, drafter, refusal, part, content):
     broken = {"target": target, "drafter": drafter}[part]
@@ -125,6 +126,32 @@ def test_a_missing_shard(target, refusal):
     assert "lacks model-00002-of-00002.safetensors" in refusal(target)
 
 
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "model.safetensors"])
+def test_a_folder_in_the_place_of_a_file(target, refusal, name):
+    (target / name).unlink(missing_ok=True)
+    (target / name).mkdir()
+    assert name in refusal(target)
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("model-00001-of-00002", "model-00002-of-00002")])
+def test_a_tensor_in_two_files(target, refusal, names):
+    """transformers takes the last one."""
+    for name in names:
+        shutil.copy(target / "model.safetensors", target / f"{name}.safetensors")
+    (target / "model.safetensors").unlink()
+    assert "'lm_head.weight' twice" in refusal(target)
+
+
+@pytest.mark.parametrize(
+    "name", ["{parent}/out.safetensors", "../out.safetensors", "a\nb.safetensors", "\ud800.safetensors"]
+)
+def test_an_index_that_leaves_its_folder(target, refusal, name):
+    (target / "model.safetensors").rename(target.folder.parent / "out.safetensors")
+    where = dict.fromkeys(load_file(target.folder.parent / "out.safetensors"), name.format(parent=target.folder.parent))
+    (target / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    assert "model.safetensors.index.json" in refusal(target)
+
+
 @pytest.mark.parametrize("index", [b"{", b"[]", b"{}", b'{"weight_map": []}', b'{"weight_map": {"a": 1}}'])
 def test_a_broken_index(target, refusal, index):
     (target / "model.safetensors").rename(target / "model-00001-of-00001.safetensors")
@@ -161,11 +188,31 @@ def test_a_misshapen_drafter_tensor(target, drafter, refusal):
     assert "fc.weight" in refusal(target, drafter)
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
 @pytest.mark.parametrize("part", ["target", "drafter"])
-def test_whole_numbers_for_weights(target, drafter, refusal, part):
+def test_quantised_weights(target, drafter, refusal, part, dtype):
     quantised = {"target": target, "drafter": drafter}[part]
-    quantised.edit_weights(lambda w: w.update({name: tensor.to(torch.int8) for name, tensor in w.items()}))
+    quantised.edit_weights(lambda w: w.update({name: tensor.to(dtype) for name, tensor in w.items()}))
     assert "quantised" in refusal(target, drafter)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float8_e4m3fn", "auto", 5])
+def test_a_dtype_that_no_model_runs_in(target, refusal, dtype):
+    target.edit_config(dtype=dtype)
+    refusal(target)
+
+
+def test_a_size_beyond_every_tensor(target, refusal):
+    target.edit_config(vocab_size=10**30)
+    assert str(10**30) in refusal(target)
+
+
+def test_a_vocabulary_padded_in_the_config_alone(target, refusal):
+    rows = target.config["vocab_size"]
+    target.edit_config(vocab_size=rows + 32)
+    message = refusal(target)
+    assert f"({rows}, " in message
+    assert f"({rows + 32}, " in message
 
 
 def test_layer_ids_that_do_not_fit_fc(target, drafter, refusal):

@@ -212,7 +212,7 @@ def test_a_config_that_cannot_serve(head_folder, target, refusal, config, messag
         (lambda weights: weights.pop("d2t"), "lacks d2t"),
         (lambda weights: weights["d2t"].add_(96), "d2t leaves the target's vocabulary of 96"),
         (lambda weights: weights["d2t"].sub_(96), "d2t leaves the target's vocabulary of 96"),
-        (lambda weights: weights.update(d2t=weights["d2t"][:-1].clone()), "misshapes tensor 'd2t'"),
+        (lambda weights: weights.update(d2t=weights["d2t"][:-1].clone()), "tensor 'd2t' of shape"),
         (lambda weights: weights.pop("lm_head.weight"), "lacks tensor 'lm_head.weight'"),
         (lambda weights: weights.update(extra=torch.zeros(1)), "unexpected tensor 'extra'"),
     ],

@@ -43,6 +43,9 @@ def test_auto_device_and_dtype(target, drafter):
     assert cast.load_pair(target.folder).dtype == torch.float16
     target.edit_config("dtype", "torch_dtype")
     assert cast.load_pair(target.folder).dtype == torch.float32
+    target.edit_weights(lambda w: w.update({name: tensor.bfloat16() for name, tensor in w.items()}))
+    pair = cast.load_pair(target.folder, drafter.folder)
+    assert pair.dtype == pair.drafter.fc.weight.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", torch.float16])
@@ -132,7 +135,7 @@ def test_sharded_weights(target, drafter):
     assert len(cast.generate(pair, torch.arange(5), max_new_tokens=4).tokens) == 4
 
 
-@pytest.mark.parametrize("dtype", ["int8", "fp32", "", "float 32"])
+@pytest.mark.parametrize("dtype", ["int8", "fp32", "", "float 32", None, 32, torch.int8, torch.float8_e4m3fn])
 def test_unknown_dtype(target, refusal, dtype):
     assert "dtype" in refusal(target, dtype=dtype)
     with pytest.raises(CastError):
@@ -202,6 +205,13 @@ def test_a_language_model_head_beside_tied_embeddings(target):
     target.edit_weights(lambda w: w.pop("lm_head.weight"))
     tied = cast.load_pair(target.folder, device="cpu").target
     assert torch.equal(dense(tied.lm_head), tied.embedding)
+
+
+def test_a_head_that_repeats_its_tied_embeddings_takes_no_memory_of_its_own(target):
+    target.edit_config(tie_word_embeddings=True)
+    target.edit_weights(lambda w: w.update({"lm_head.weight": w["model.embed_tokens.weight"].clone()}))
+    tied = cast.load_pair(target.folder, device="cpu", dtype="float64").target
+    assert tied.lm_head.data_ptr() == tied.embedding.data_ptr()
 
 
 def test_loading_imports_no_model_class_and_no_compiler(target, drafter):

@@ -18,6 +18,7 @@ from cast.errors import CastError
 from cast.models import Target, load_pair
 from cast.models.experts import Experts
 from cast.models.target import check_family
+from cast.models.target_weights import tensor_shapes
 
 SIZES = {
     "vocab_size": 61,
@@ -147,13 +148,74 @@ def test_a_copy_in_another_dtype_leaves_the_original_alone():
         LlamaConfig(**SIZES, rope_parameters={"rope_type": "proportional", "rope_theta": 1e4}),
         Qwen3MoeConfig(**SIZES, use_sliding_window=True, sliding_window=16),
         LlamaConfig(**SIZES | {"num_key_value_heads": 3}),
+        Qwen3Config(**SIZES, layer_types=["full_attention", "sliding_attention", "full_attention"]),
+        Qwen3Config(**SIZES, layer_types=["full_attention"] * 3, rope_parameters={"full_attention": PLAIN}),
+        LlamaConfig(**SIZES, rope_parameters=LINEAR | {"partial_rotary_factor": 0.5}),
+        LlamaConfig(**SIZES, rope_parameters=LINEAR | {"factor": "2"}),
+        LlamaConfig(**SIZES, rope_parameters=LINEAR | {"factor": 0}),
+        LlamaConfig(**SIZES, rope_parameters=PLAIN | {"rope_theta": "big"}),
+        LlamaConfig(**SIZES, rope_parameters=PLAIN | {"rope_theta": -1.0}),
+        LlamaConfig(**SIZES, head_dim=3),
+        LlamaConfig(**SIZES, head_dim=0),
+        LlamaConfig(**SIZES, head_dim=-4),
     ],
-    ids=["gpt2", "gelu", "sliding-window", "dynamic-rope", "proportional-rope", "moe-sliding-window", "uneven-heads"],
+    ids=[
+        *("gpt2", "gelu", "sliding-window", "dynamic-rope", "proportional-rope", "moe-sliding-window", "uneven-heads"),
+        *("sliding-layer", "rope-per-layer", "partial-rope", "factor-text", "factor-zero", "theta-text"),
+        *("theta-negative", "odd-heads", "empty-heads", "negative-heads"),
+    ],
 )
 def test_unsupported_families_are_one_line(config):
     with pytest.raises(CastError, match="not supported") as error:
         check_family(config)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"decoder_sparse_step": 0},
+        {"num_experts_per_tok": 0},
+        {"num_experts_per_tok": 8},
+        {"moe_intermediate_size": -1},
+        {"max_position_embeddings": 0},
+    ],
+    ids=str,
+)
+def test_sizes_that_cannot_be_are_one_line(changes):
+    with pytest.raises(CastError, match="cannot be") as error:
+        check_family(Qwen3MoeConfig(**SIZES | MOE | changes))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("qwen3", {"mlp_bias": True}),
+        ("qwen3", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 3}),
+        ("llama", {"num_experts": 4}),
+        ("moe-dense-layers", {"mlp_bias": True}),
+        ("llama", {"partial_rotary_factor": 0.5}),
+    ],
+    ids=str,
+)
+def test_keys_that_a_family_does_not_read_change_nothing(name, keys):
+    model = random_model(*VARIATIONS[name])
+    family, changes = VARIATIONS[name]
+    held = model.state_dict()
+    assert tensor_shapes(family(**SIZES | changes | keys), held) == {name: held[name].shape for name in held}
+    target = Target(family(**SIZES | changes | keys), held)
+    tokens = torch.arange(30)
+    with torch.no_grad():
+        stock = model(tokens[None], use_cache=False).logits[0]
+    ours = target.forward(tokens, tokens, target.new_cache(30), causal=True).logits
+    torch.testing.assert_close(ours, stock, **CLOSE)
+
+
+def test_no_experts_at_all_are_dense_layers():
+    config = Qwen3MoeConfig(**SIZES | MOE | {"num_experts": -1})
+    held = random_model(Qwen3MoeConfig, MOE | {"num_experts": 0}).state_dict()
+    assert tensor_shapes(config, held) == {name: held[name].shape for name in held}
 
 
 @pytest.mark.parametrize("config", [Qwen3_5Config(), Qwen3_5TextConfig(), Qwen3_5MoeTextConfig()])

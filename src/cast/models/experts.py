@@ -36,12 +36,11 @@ class Experts:
         """
         gate_up, down = take(f"{block}.experts.gate_up_proj"), take(f"{block}.experts.down_proj")
         if gate_up is None:
-            one_by_one = [f"{block}.experts.{index}" for index in range(config.num_experts)]
-            gate_up = [
-                torch.cat([take(f"{expert}.gate_proj.weight"), take(f"{expert}.up_proj.weight")])
-                for expert in one_by_one
-            ]
-            down = [take(f"{expert}.down_proj.weight") for expert in one_by_one]
+            experts = [f"{block}.experts.{index}" for index in range(config.num_experts)]
+            # One tensor of them all: CUDA rounds the size of each, which would add up.
+            gate_up = torch.cat([take(f"{name}.{part}_proj.weight") for name in experts for part in ("gate", "up")])
+            gate_up = gate_up.unflatten(0, (len(experts), -1))
+            down = torch.stack([take(f"{name}.down_proj.weight") for name in experts])
         return cls(
             router=take(f"{block}.gate.weight"),
             gate_up=[pack(weight) for weight in gate_up],

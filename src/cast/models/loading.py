@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from tqdm import tqdm
 
 from cast.errors import CastError, HubUnavailable
 from cast.models.drafters import PICKLED, new_head
@@ -18,7 +18,7 @@ from cast.models.head import DraftHead
 from cast.models.pair import Pair
 from cast.models.random_models import random_head, random_name, random_pair
 from cast.models.target import Target, check_family, end_of_sequence
-from cast.models.target_weights import tensor_shapes
+from cast.models.target_weights import EMBEDDING, tensor_shapes
 
 INDEX = "model.safetensors.index.json"
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -41,7 +41,7 @@ def load_pair(
         drafter: hub id or local folder of a DFlash, EAGLE-3 or DART checkpoint, ``random:<head>``, a loaded head,
             or None.
         device: "auto" takes the first CUDA device, or the CPU.
-        dtype: "auto" takes the dtype the target's checkpoint names.
+        dtype: "auto" takes the dtype the target's checkpoint names, or else that of its embeddings.
         revision, drafter_revision: hub revisions; the default branch when None.
 
     Raises:
@@ -49,26 +49,27 @@ def load_pair(
             not fit each other.
     """
     device = resolve_device(device)
+    asked = resolve_dtype(dtype)
     if (family := random_name(target)) is not None:
-        dtype = (resolve_dtype(dtype) or torch.float32) if isinstance(dtype, str) else dtype
+        dtype = asked or torch.float32
         return random_pair(family, None, device=device, dtype=dtype).with_drafter(drafter)
     folder = checkpoint_folder(target, revision)
     config = target_config(folder)
     check_family(config)
-    if isinstance(dtype, str):
-        dtype = resolve_dtype(dtype) or getattr(config, "dtype", None) or torch.float32
+    stop = _stop_token_ids(folder, config)
     tokenizer = _tokenizer(folder, config.vocab_size)
     # The drafter goes first: it is small, and a pair that does not fit should not cost a target's load.
-    if isinstance(drafter, (str, Path)):
-        drafter = load_drafter(drafter, device=device, dtype=dtype, revision=drafter_revision, target=config)
+    if named := isinstance(drafter, (str, Path)):
+        drafter = load_drafter(drafter, device=device, revision=drafter_revision, target=config)
         drafter.check_fits(config)
     weights = _read_safetensors(folder)
-    shapes = tensor_shapes(config, weights)
-    expected = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
-    weights = _checked(weights, expected, f"target checkpoint {Path(target).name}")
-    stop = _stop_token_ids(folder, config)
-    with _progress(f"Loading {Path(target).name}") as track:
-        built = Target(config, weights, stop_token_ids=stop, device=device, dtype=dtype, track=track)
+    weights = _checked(weights, tensor_shapes(config, weights), f"target checkpoint {target}")
+    dtype = asked or resolve_dtype(config.dtype or weights[EMBEDDING].dtype)
+    if named:
+        drafter.to(dtype)
+    # The bar shows on a terminal alone, and goes when it is done.
+    track = partial(tqdm, desc=f"Loading {Path(target).resolve().name}", leave=False, disable=None)
+    built = Target(config, weights, stop_token_ids=stop, device=device, dtype=dtype, track=track)
     return Pair(built, tokenizer=tokenizer, name=str(target)).with_drafter(drafter)
 
 
@@ -91,16 +92,17 @@ def load_drafter(
     if (name := random_name(source)) is not None:
         if target is None:
             raise CastError(f"{source} takes its sizes from a target; use load_pair or pair.with_drafter")
-        dtype = (resolve_dtype(dtype) or torch.float32) if isinstance(dtype, str) else dtype
-        return random_head(name, target, device=resolve_device(device), dtype=dtype)
+        return random_head(name, target, device=resolve_device(device), dtype=resolve_dtype(dtype) or torch.float32)
     folder = checkpoint_folder(source, revision)
     head = new_head(read_config(folder))
     weights = head.accept(_read_safetensors(folder))
-    weights = _checked(weights, head.state_dict(), f"drafter checkpoint {Path(source).name}")
+    expected = head.state_dict()
+    tables = {name for name, tensor in expected.items() if not tensor.is_floating_point()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in expected.items()}
+    weights = _checked(weights, shapes, f"drafter checkpoint {source}", tables)
     stored = next(tensor.dtype for tensor in weights.values() if tensor.is_floating_point())
     head.load_state_dict(weights, assign=True)
-    dtype = (resolve_dtype(dtype) or stored) if isinstance(dtype, str) else dtype
-    return head.to(resolve_device(device), dtype).eval().requires_grad_(False)
+    return head.to(resolve_device(device), resolve_dtype(dtype) or stored).eval().requires_grad_(False)
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
@@ -116,13 +118,14 @@ def resolve_device(device: str | torch.device) -> torch.device:
     return device
 
 
-def resolve_dtype(dtype: str) -> torch.dtype | None:
-    """The torch dtype of that name; None for "auto"."""
+def resolve_dtype(dtype: str | torch.dtype) -> torch.dtype | None:
+    """A dtype that models run in, by its name or itself; None for "auto"."""
     if dtype == "auto":
         return None
-    if dtype not in DTYPES:
-        raise CastError(f"unknown dtype {dtype!r}; use auto, {', '.join(DTYPES)}")
-    return DTYPES[dtype]
+    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if found not in DTYPES.values():
+        raise CastError(f"no model runs in dtype {dtype!r}; use one of {', '.join(DTYPES)}")
+    return found
 
 
 def checkpoint_folder(source: str | Path, revision: str | None = None) -> Path:
@@ -166,14 +169,14 @@ def read_config(folder: Path, name: str = "config.json") -> dict:
     """`config.json`, or another of a checkpoint folder's, as raw JSON.
 
     Raises:
-        CastError: absent, or no JSON object.
+        CastError: absent, unreadable or no JSON object.
     """
     try:
         config = json.loads((folder / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CastError(f"checkpoint {folder} has no {name}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CastError(f"checkpoint {folder} has a broken {name}: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CastError(f"checkpoint {folder} has a broken {name}: {_one_line(error)}") from None
     if not isinstance(config, dict):
         raise CastError(f"checkpoint {folder} has a broken {name}: it holds no JSON object")
     return config
@@ -184,11 +187,17 @@ def _read_safetensors(folder: Path) -> dict[str, torch.Tensor]:
     weights: dict[str, torch.Tensor] = {}
     for file in _weight_files(folder):
         try:
-            weights.update(load_file(file))
+            held = load_file(file)
         except FileNotFoundError:
-            raise CastError(f"checkpoint {folder} lacks {file.name}, which its {INDEX} names") from None
+            raise CastError(f"checkpoint {folder} lacks {file.name}; download it again") from None
         except (SafetensorError, OSError) as error:
-            raise CastError(f"checkpoint file {file} is truncated or broken: {error}") from None
+            raise CastError(f"checkpoint file {file} is truncated or broken: {_one_line(error)}") from None
+        if twice := weights.keys() & held.keys():
+            raise CastError(
+                f"checkpoint {folder} holds tensor {min(twice)!r} twice, in {file.name} and in a file before it; "
+                "remove the one that is not the model's"
+            )
+        weights |= held
     return weights
 
 
@@ -198,8 +207,10 @@ def _weight_files(folder: Path) -> list[Path]:
         return [single]
     if (folder / INDEX).exists():
         shards = read_config(folder, INDEX).get("weight_map")
-        if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
-            raise CastError(f"checkpoint {folder} has a broken {INDEX}: its weight_map does not name files")
+        if not isinstance(shards, dict) or not all(map(_is_shard, shards.values())):
+            raise CastError(
+                f"checkpoint {folder} has a broken {INDEX}: its weight_map does not name .safetensors files beside it"
+            )
         return [folder / name for name in sorted(set(shards.values()))]
     files = sorted(folder.glob("*.safetensors"))
     if not files:
@@ -207,26 +218,34 @@ def _weight_files(folder: Path) -> list[Path]:
     return files
 
 
+def _is_shard(name: object) -> bool:
+    """Whether an index may name that file: one of the checkpoint's own folder, in a message of one line."""
+    return isinstance(name, str) and name.isprintable() and name == Path(name).name and name.endswith(".safetensors")
+
+
 def _checked(
-    weights: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], checkpoint: str
+    weights: dict[str, torch.Tensor], shapes: dict[str, tuple[int, ...]], checkpoint: str, tables: Collection[str] = ()
 ) -> dict[str, torch.Tensor]:
-    """The weights, if their names, shapes and kinds of number are as expected; else a CastError about one of them."""
+    """The weights, if their names, shapes and kinds of number are as expected; else a CastError about one of them.
+
+    Args:
+        shapes: what the checkpoint's config.json describes.
+        tables: names of whole-number tensors.
+    """
     # Older releases of transformers saved these, too, which follow from the configuration.
     weights = {name: tensor for name, tensor in weights.items() if not name.endswith("rotary_emb.inv_freq")}
-    both = expected.keys() & weights.keys()
-    for problem, names in (
-        ("lacks", expected.keys() - weights.keys()),
-        ("has unexpected", weights.keys() - expected.keys()),
-        ("misshapes", {name for name in both if expected[name].shape != weights[name].shape}),
-    ):
-        if names:
-            raise CastError(f"{checkpoint} {problem} tensor {min(names)!r}")
-    integers = {name for name in both if expected[name].is_floating_point() and not weights[name].is_floating_point()}
-    if integers:
-        raise CastError(
-            f"{checkpoint} holds {weights[min(integers)].dtype} in {min(integers)!r}; "
-            "quantised weights are not supported"
-        )
+    if lacking := shapes.keys() - weights.keys():
+        raise CastError(f"{checkpoint} lacks tensor {min(lacking)!r}, which its config.json describes")
+    if unexpected := weights.keys() - shapes.keys():
+        raise CastError(f"{checkpoint} has unexpected tensor {min(unexpected)!r}, which its config.json does not describe")
+    for name, tensor in weights.items():
+        if tuple(tensor.shape) != shapes[name]:
+            raise CastError(
+                f"{checkpoint} has tensor {name!r} of shape {tuple(tensor.shape)}, where its config.json describes "
+                f"{shapes[name]}"
+            )
+        if name not in tables and tensor.dtype not in DTYPES.values():
+            raise CastError(f"{checkpoint} holds {tensor.dtype} in {name!r}; quantised weights are not supported")
     return weights
 
 
@@ -282,19 +301,6 @@ def target_model(folder: Path, config, dtype: torch.dtype):
     return model.eval().requires_grad_(False)
 
 
-@contextlib.contextmanager
-def _progress(label: str) -> Iterator[Callable[[range], Iterable[int]]]:
-    """What passes on the items of a range: on a terminal beside a bar that is gone afterwards."""
-    if not sys.stderr.isatty():
-        yield iter
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        yield lambda items: progress.track(items, description=label)
-
-
 def _tokenizer(folder: Path, vocabulary: int):
     from transformers import AutoTokenizer
 
@@ -302,7 +308,7 @@ def _tokenizer(folder: Path, vocabulary: int):
         return None
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except (ValueError, OSError, KeyError) as error:
+    except Exception as error:  # as for the configuration
         raise CastError(f"target {folder} has a broken tokenizer: {_one_line(error)}") from None
     if len(tokenizer) > vocabulary:
         raise CastError(

@@ -25,6 +25,7 @@ from cast.models.target_weights import (
     LM_HEAD,
     DecoderLayer,
     decoder_layer,
+    has_experts,
     head_dim,
     rotary_frequencies,
 )
@@ -37,7 +38,9 @@ SIZES = (
     "num_attention_heads",
     "num_key_value_heads",
     "vocab_size",
+    "max_position_embeddings",
 )
+EXPERT_SIZES = ("moe_intermediate_size", "num_experts_per_tok", "decoder_sparse_step")
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 HYBRIDS = ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text")
 """Families with recurrent layers, whose state cannot follow the branches of a tree; see `cast.models.hybrid`."""
@@ -87,11 +90,10 @@ class Target:
             CastError: another model family or an attention variant this forward does not cover.
         """
         check_family(config)
-        embedding = weights[EMBEDDING]
-        self.device, self.dtype = torch.device(device or embedding.device), dtype or embedding.dtype
+        device, dtype = device or weights[EMBEDDING].device, dtype or weights[EMBEDDING].dtype
 
         def take(name: str) -> Tensor | None:
-            return weights[name].detach().to(self.device, self.dtype) if name in weights else None
+            return weights[name].detach().to(device, dtype) if name in weights else None
 
         self.config = config
         self.layers = config.num_hidden_layers
@@ -104,7 +106,11 @@ class Target:
         self.eps = config.rms_norm_eps
         self.stop_token_ids = tuple(stop_token_ids)
         self.embedding = take(EMBEDDING)
-        self.lm_head = pack(take(LM_HEAD) if LM_HEAD in weights else self.embedding)
+        self.device, self.dtype = self.embedding.device, dtype
+        lm_head = take(LM_HEAD)
+        if lm_head is None or (config.tie_word_embeddings and torch.equal(lm_head, self.embedding)):
+            lm_head = self.embedding
+        self.lm_head = pack(lm_head)
         self.final_norm = take(FINAL_NORM)
         self.decoder_layers = [decoder_layer(index, config, take) for index in track(range(self.layers))]
         self._rotary_table: RotaryTable | None = None
@@ -261,9 +267,14 @@ def check_family(config) -> None:
         )
     if config.model_type not in FAMILIES:
         raise CastError(f"target of type {config.model_type!r} is not supported; supported: {', '.join(FAMILIES)}")
-    for size in SIZES:
+    for size in SIZES + (EXPERT_SIZES if has_experts(config) else ()):
         if getattr(config, size) < 1:
             raise CastError(f"target with {size} {getattr(config, size)} cannot be; the config.json is broken")
+    if has_experts(config) and config.num_experts_per_tok > config.num_experts:
+        raise CastError(
+            f"target that sends a token to {config.num_experts_per_tok} of {config.num_experts} experts cannot be; "
+            "the config.json is broken"
+        )
     if config.num_attention_heads % config.num_key_value_heads:
         raise CastError(
             f"target with {config.num_attention_heads} attention heads for {config.num_key_value_heads} key heads "
@@ -273,12 +284,15 @@ def check_family(config) -> None:
         raise CastError("a quantised target is not supported; load the original checkpoint")
     if config.hidden_act != "silu":
         raise CastError(f"target activation {config.hidden_act!r} is not supported; only silu is")
-    if getattr(config, "use_sliding_window", False) and getattr(config, "sliding_window", None):
-        raise CastError("target with sliding-window attention is not supported")
-    rope = config.rope_parameters["rope_type"]
+    sliding = getattr(config, "use_sliding_window", False) and getattr(config, "sliding_window", None)
+    kinds = set(getattr(config, "layer_types", None) or ["sliding_attention" if sliding else "full_attention"])
+    if kinds != {"full_attention"}:
+        raise CastError(f"target with layers of {', '.join(sorted(kinds))} is not supported; only full_attention is")
+    rope = config.rope_parameters.get("rope_type", "per-layer")
     if rope not in ROPE_TYPES:
         # Those of dynamic and longrope depend on the length of the sequence.
         raise CastError(f"target with {rope} RoPE is not supported; supported: {', '.join(ROPE_TYPES)}")
+    rotary_frequencies(config)
 
 
 def end_of_sequence(generation: int | Sequence[int] | None, config) -> tuple[int, ...]:

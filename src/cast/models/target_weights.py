@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cast.errors import CastError
 from cast.models.experts import Experts
 from cast.models.layers import pack
 
@@ -47,7 +48,13 @@ class DecoderLayer:
 
 def head_dim(config) -> int:
     """Width of one attention head, as the configuration names it or as its sizes imply."""
-    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    named = getattr(config, "head_dim", None)
+    return config.hidden_size // config.num_attention_heads if named is None else named
+
+
+def has_experts(config) -> bool:
+    """Whether any layer may have experts."""
+    return config.model_type == "qwen3_moe" and config.num_experts > 0
 
 
 def tensor_shapes(config, held: Collection[str] = ()) -> dict[str, tuple[int, ...]]:
@@ -86,7 +93,7 @@ def tensor_shapes(config, held: Collection[str] = ()) -> dict[str, tuple[int, ..
         if config.model_type != "llama":
             shapes[f"{layer}.self_attn.q_norm.weight"] = shapes[f"{layer}.self_attn.k_norm.weight"] = (width,)
         if not _is_sparse(index, config):
-            feed_forward(f"{layer}.mlp", config.intermediate_size, getattr(config, "mlp_bias", False))
+            feed_forward(f"{layer}.mlp", config.intermediate_size, config.model_type == "llama" and config.mlp_bias)
             continue
         count, inner = config.num_experts, config.moe_intermediate_size
         linear(f"{layer}.mlp.gate", count, hidden)
@@ -128,19 +135,37 @@ def decoder_layer(index: int, config, take: Take) -> DecoderLayer:
 
 
 def rotary_frequencies(config) -> tuple[Tensor, float]:
-    """Inverse frequencies, fp32 [D / 2], and the factor on cosine and sine, of the configuration's RoPE."""
+    """Inverse frequencies, fp32 [D / 2], and the factor on cosine and sine, of the configuration's RoPE.
+
+    Raises:
+        CastError: parameters that give no frequencies, or not one for every two channels of a head.
+    """
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    rope = config.rope_parameters
-    if rope["rope_type"] != "default":
-        return ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, torch.device("cpu"))
-    exponent = torch.arange(0, head_dim(config), 2, dtype=torch.float32) / head_dim(config)
-    return 1.0 / rope["rope_theta"] ** exponent, 1.0
+    rope, width, device = config.rope_parameters, head_dim(config), torch.device("cpu")
+    try:
+        if rope["rope_type"] == "default":
+            exponent = torch.arange(0, width, 2, dtype=torch.float32, device=device) / width
+            frequencies, scaling = 1.0 / rope["rope_theta"] ** exponent, 1.0
+        else:
+            frequencies, scaling = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, device)
+        usable = 0 < len(frequencies) * 2 == width and bool((frequencies * scaling).isfinite().all())
+    except (
+        ArithmeticError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ):  # transformers warns of odd values and goes on
+        usable = False
+    if not usable:
+        raise CastError(f"target with RoPE parameters {rope} for heads of {width} channels is not supported")
+    return frequencies, scaling
 
 
 def _is_sparse(index: int, config) -> bool:
     """Whether a layer has experts."""
-    if not getattr(config, "num_experts", 0):
+    if not has_experts(config):
         return False
     return index not in config.mlp_only_layers and (index + 1) % config.decoder_sparse_step == 0
 

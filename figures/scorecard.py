@@ -71,13 +71,14 @@ def shown_ours(verdict: dict) -> str:
 
 
 def preface(study: Study, verdicts: list[dict]) -> list[str]:
-    """What the verdicts are about, and how many of each there are."""
+    """What the verdicts are about, how many of each there are, and what "reaches" means in their bars."""
     judged = "; ".join(f"{scope} ({', '.join(settings)})" for scope, settings in scopes(study).items())
     tally = ", ".join(f"{name}: {count}" for name, count in counts(verdicts).items())
     return [
         f"Judged on: {judged or NO_RECORDS}. Except where that says the paper's models and devices, a "
         "verdict is about other models on other hardware: it tests the claim, not the paper's measurement.",
         f"{len(claims.entries())} claims, {len(verdicts)} verdicts. {tally}.",
+        claims.REACHING,
     ]
 
 

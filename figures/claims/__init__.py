@@ -24,9 +24,9 @@ from cast.errors import CastError
 
 from .. import consistency
 from . import cost, drafters, exactness, protocols, replay, rounds, serving, width
-from .finding import Finding, NotMeasured
+from .finding import REACHING, Finding, NotMeasured
 
-__all__ = ["KINDS", "Finding", "NotMeasured", "entries", "function", "sections"]
+__all__ = ["KINDS", "REACHING", "Finding", "NotMeasured", "entries", "function", "sections"]
 
 KINDS: dict[str, ModuleType] = {
     "width": width, "rounds": rounds, "cost": cost, "protocols": protocols, "exactness": exactness,

@@ -17,6 +17,12 @@ from ..panels import Panel, panel
 
 # A finding lists up to so many cells one by one, more as a range.
 LISTED = 8
+# What `reaches` asks, in the words of the scorecard.
+REACHING = (
+    "A gain (or a loss) reaches the paper's number where its 95% interval lies above 0 and either its own value, "
+    "rounded as the paper prints, is at least the paper's, or the interval contains the paper's number and is no wider "
+    "than that number."
+)
 
 
 class NotMeasured(Exception):
@@ -123,6 +129,16 @@ def all_above(measurements: Iterable[Measurement], bar: float = 0.0) -> bool:
     measurements = list(measurements)
     needs_interval(m.low for m in measurements)
     return all(m.low > bar for m in measurements)
+
+
+def reaches(m: Measurement, bar: float, digits: int) -> bool:
+    """Whether an effect, counted from 0, is as large as the paper's: `REACHING`. False without an interval.
+
+    bar: the paper's number, above 0; digits: decimals of the unit to which the paper prints it.
+    """
+    at_least = round(m.value, digits) >= round(bar, digits)
+    informative = m.low <= bar <= m.high and m.high - m.low <= bar
+    return m.low > 0 and (at_least or informative)
 
 
 def needs_interval(ends: Iterable[float]) -> None:

@@ -52,15 +52,17 @@ def calibrated_at_depth_one(study: Study, settings: list[str]) -> Finding:
     if not len(sure) or not len(middle):
         raise NotMeasured("no candidate of such confidence was replayed")
     bars = {name: printed("calibration", name) for name in ("0.9-1.0", "0.6-0.7")}
-    meets = [
-        (part["high"] >= bars[name].min()) & (part["low"] <= bars[name].max())
-        for name, part in (("0.9-1.0", sure), ("0.6-0.7", middle))
-    ]
+    in_band, meets = [], []
+    for name, part, (least, most) in (("0.9-1.0", sure, (0.9, 1.0)), ("0.6-0.7", middle, (0.5, 0.8))):
+        in_band.append(part["value"].between(least, most))
+        meeting = (part["high"] >= bars[name].min()) & (part["low"] <= bars[name].max())
+        # A wider interval would meet the paper's range whatever the drafter.
+        meets.append(in_band[-1] & meeting & (part["high"] - part["low"] <= most - least))
     return judged(
         _measured(pd.concat([sure, middle]), "bin"),
         lambda m: f"{m.value:.2f} [{m.low:.2f}, {m.high:.2f}]",
         reproduced=all(part.all() for part in meets),
-        direction=(sure["value"] >= 0.9).all() and middle["value"].between(0.5, 0.8).all(),
+        direction=all(part.all() for part in in_band),
     )
 
 

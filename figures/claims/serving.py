@@ -17,7 +17,7 @@ from .. import tables
 from ..data import Study
 from ..panels import measured
 from ..serving import CONTINUOUS, GOODPUT, Batch, batches
-from .finding import Finding, Measurement, NotMeasured, as_gain, judged, measured_rows, printed, within
+from .finding import Finding, Measurement, NotMeasured, as_gain, judged, measured_rows, printed, reaches, within
 
 TAX = "width_tax"
 Variant = tuple[str, str]  # verifier, policy
@@ -215,7 +215,7 @@ def _ragged(found: list[Measurement], identifier: str) -> Finding:
     return judged(
         found,
         as_gain,
-        reproduced=all(m.value >= bars.min() - 5e-4 and m.low > 0 for m in last),
+        reproduced=all(reaches(m, bars.min(), 3) for m in last),
         direction=all(m.value > 0 for m in last),
         printed=bars,
     )

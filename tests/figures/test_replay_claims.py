@@ -38,10 +38,10 @@ def bands(near, further):
     return [row("rejection_ranks", "share", share, bin=band, method="dflash") for band, share in shares.items()]
 
 
-def hits(sure, middle):
+def hits(sure, middle, half=0.01):
     place = {"roots": "chain", "top_k": 8}
     return [
-        row("reliability", "hit_rate", value, value - 0.01, value + 0.01, bin=name, **place)
+        row("reliability", "hit_rate", value, value - half, value + half, bin=name, **place)
         for name, value in (("0.9-1.0", sure), ("0.6-0.7", middle))
     ]
 
@@ -75,6 +75,8 @@ def allocation(gain, low):
         ("calibrated_at_depth_one", hits(0.985, 0.7), (True, True)),
         ("calibrated_at_depth_one", hits(0.93, 0.6), (False, True)),
         ("calibrated_at_depth_one", hits(0.8, 0.7), (False, False)),
+        ("calibrated_at_depth_one", hits(0.95, 0.7, half=0.04), (True, True)),
+        ("calibrated_at_depth_one", hits(0.95, 0.7, half=0.06), (False, True)),  # wider than 0.9 to 1.0
         ("rank_cap_is_free", capped(-0.004, -0.010), (True, True)),
         ("rank_cap_is_free", capped(-0.010, -0.010), (False, True)),
         ("rank_cap_is_free", capped(-0.04, 0.0), (False, False)),

@@ -1,5 +1,6 @@
 """The scorecard: every claim is well formed, verdicts follow the bars, and none poses as the paper's."""
 
+import html
 import json
 import re
 from pathlib import Path
@@ -103,6 +104,31 @@ def test_a_claim_without_its_bar_is_refused(monkeypatch):
 )
 def test_a_deviation_is_in_units_of_our_interval(value, low, high, bars, expected):
     assert finding.deviation([finding.Measurement("S", "", value, low, high)], bars) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "expected"),
+    [
+        (0.356, 0.30, 0.50, True),
+        (0.3556, 0.01, 0.90, True),  # 35.6% as printed: its own value says enough
+        (0.3554, 0.01, 0.90, False),
+        (0.356, -0.01, 0.50, False),  # may be none
+        (0.30, 0.20, 0.40, True),
+        (0.30, 0.10, 0.40, True),  # 30 points wide, of 35.6
+        (0.20, 0.03, 0.40, False),  # 37 points wide: would contain most numbers
+        (0.20, 0.0, 0.356, False),
+        (0.30, 0.28, 0.35, False),  # below the paper's for certain
+        (0.40, float("nan"), float("nan"), False),
+    ],
+)
+def test_an_effect_reaches_the_papers_by_its_value_or_by_an_interval_no_wider(value, low, high, expected):
+    assert finding.reaches(finding.Measurement("S", "", value, low, high), 0.356, 3) is expected
+
+
+def test_the_rule_of_reaching_stands_in_the_scorecard(full_study):
+    study = data.load(full_study)
+    for written in (scorecard.markdown, scorecard.page):
+        assert finding.REACHING in html.unescape(written(study, []))
 
 
 @pytest.mark.parametrize(
@@ -227,7 +253,7 @@ def test_few_prompts_measure_nothing_that_needs_an_interval(folder):
     rows = sweep(S, {15: 0.1, 31: 0.25, 63: 0.30, 95: 0.02, 127: 0.05})
     folder.sweep(S, "math", [row for row in rows if row["prompt_index"] < 4])
     found = verdicts(folder)
-    needing = ("too-wide-costs", "throughput-is-unimodal", "matches-oracle")
+    needing = ("too-wide-costs", "throughput-is-unimodal", "matches-oracle", "gap-to-oracle")
     for name in ("faster-in-every-setting", "shape-alone-helps", *needing):
         assert "no interval" in found[name]["why"], name
         assert found[name]["ours_verdict"] == "not measured"

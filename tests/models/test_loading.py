@@ -142,6 +142,12 @@ def test_unknown_dtype(target, refusal, dtype):
         resolve_dtype(dtype)
 
 
+def test_a_device_that_tensors_name_otherwise(target, drafter):
+    """As "cuda" and cuda:0, which are not equal: a drafter's is compared with the target's."""
+    pair = cast.load_pair(target.folder, drafter.folder, device="cpu:0")
+    assert pair.device == pair.drafter.fc.weight.device
+
+
 @pytest.mark.parametrize("device", ["gpu", "cpu:x", "", "tpu"])
 def test_unknown_device(target, refusal, device):
     assert "device" in refusal(target, device=device)

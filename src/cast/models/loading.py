@@ -237,7 +237,7 @@ def _checked(
     if lacking := shapes.keys() - weights.keys():
         raise CastError(f"{checkpoint} lacks tensor {min(lacking)!r}, which its config.json describes")
     if unexpected := weights.keys() - shapes.keys():
-        raise CastError(f"{checkpoint} has unexpected tensor {min(unexpected)!r}, which its config.json does not describe")
+        raise CastError(f"{checkpoint} has unexpected tensor {min(unexpected)!r}, unknown to its config.json")
     for name, tensor in weights.items():
         if tuple(tensor.shape) != shapes[name]:
             raise CastError(

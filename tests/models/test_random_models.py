@@ -29,6 +29,13 @@ def test_all_methods_emit_the_same_tokens(family, head):
     assert len(plain.tokens) == 40  # nothing ends it
 
 
+@pytest.mark.parametrize("head", HEADS)
+def test_a_head_for_a_target_whose_config_leaves_its_head_size_open(head):
+    config = random_config("qwen3_moe")
+    del config.head_dim
+    assert load_drafter(f"random:{head}", device="cpu", target=config).config.head_dim == 64 // 4
+
+
 def test_a_random_head_is_right_now_and_then():
     """So that accepted paths, gathers and means of R are exercised."""
     pair = random_pair("llama", "dflash_b10")

@@ -9,6 +9,7 @@ from cast.models.eagle3 import Eagle3Drafter
 from cast.models.feature_head import DEFAULT_ROPE_THETA, FeatureHeadConfig
 from cast.models.head import DraftHead
 from cast.models.random_models import register_head
+from cast.models.target_weights import head_dim
 
 PICKLED = (
     "pickled weights are not read; convert once where you trust the file: python -c 'import torch, safetensors.torch "
@@ -53,7 +54,7 @@ def _feature_config(target, **more) -> FeatureHeadConfig:
         intermediate_size=target.intermediate_size,
         heads=target.num_attention_heads,
         kv_heads=target.num_key_value_heads,
-        head_dim=target.head_dim,
+        head_dim=head_dim(target),
         rms_norm_eps=target.rms_norm_eps,
         rope_theta=DEFAULT_ROPE_THETA,
         vocab_size=target.vocab_size,

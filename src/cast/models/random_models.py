@@ -19,6 +19,7 @@ from cast.errors import CastError
 from cast.models.dflash import DFlashConfig, DFlashDrafter, default_target_layers
 from cast.models.pair import Pair
 from cast.models.target import Target
+from cast.models.target_weights import head_dim
 
 PREFIX = "random:"
 VOCABULARY = 288
@@ -192,7 +193,7 @@ def dflash_head(target, block_size: int, layers: int = 2) -> DFlashDrafter:
             layers=layers,
             heads=target.num_attention_heads,
             kv_heads=target.num_key_value_heads,
-            head_dim=target.head_dim,
+            head_dim=head_dim(target),
             rms_norm_eps=target.rms_norm_eps,
             rope_theta=target.rope_parameters["rope_theta"],
             attention_bias=False,

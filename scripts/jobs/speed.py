@@ -24,8 +24,9 @@ from cast.decode.proposers import block, candidate_tree, top_log_probs
 from cast.decode.timer import garbage_collection_off, now_ms
 from cast.errors import CastError
 from cast.models import KVCache, Pair, Target, load_embedded_pair, with_engine
+from cast.models.checkpoint import checkpoint_folder
 from cast.models.embedded import computes_bfloat16
-from cast.models.loading import checkpoint_folder, resolve_device, resolve_dtype
+from cast.models.loading import resolve_device, resolve_dtype
 from cast.models.random_models import dflash_head, random_model
 from cast.trees import CandidateTree, best_first_tree_from_topk, best_first_tree_on_device, chain_tree
 from cast.verify.packed import pack_tree, verify

@@ -13,8 +13,9 @@ from safetensors.torch import save_file
 import cast
 from cast import CastError
 from cast.models import DFlashDrafter
+from cast.models.checkpoint import checkpoint_folder
 from cast.models.layers import dense
-from cast.models.loading import checkpoint_folder, load_drafter, resolve_device, resolve_dtype
+from cast.models.loading import load_drafter, resolve_device, resolve_dtype
 
 
 def test_a_pair_loads(target, drafter):

@@ -159,7 +159,7 @@ def test_a_misnamed_repository_is_an_error_and_a_gated_one_unavailable(name, kin
     import huggingface_hub
     from huggingface_hub import errors
 
-    from cast.models.loading import checkpoint_folder
+    from cast.models.checkpoint import checkpoint_folder
 
     error_type = getattr(errors, name)
 

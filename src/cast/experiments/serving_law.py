@@ -17,7 +17,7 @@ from cast.experiments.prompts import Prompt
 from cast.experiments.total_variation import TotalVariationSpec, VerifiedRound, compared, round_rows
 from cast.experiments.width_sweep import encode_for
 from cast.models import Pair
-from cast.models.loading import DTYPES
+from cast.models.checkpoint import DTYPES
 from cast.serving import Batch, BestFirst, Forest, RaggedVerifier, Request
 from cast.serving.passes import Verified
 

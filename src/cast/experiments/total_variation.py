@@ -22,7 +22,7 @@ from cast.decode.generate import SAMPLERS
 from cast.experiments.prompts import Prompt
 from cast.experiments.width_sweep import encode_for
 from cast.models import KVCache, Pair, Target
-from cast.models.loading import DTYPES
+from cast.models.checkpoint import DTYPES
 from cast.trees import CandidateTree
 from cast.verify import SampledSelector, Selector, TargetLaw, verify, walk
 from cast.verify.select import LogitsProcessor

@@ -11,11 +11,6 @@ from cast.models.head import DraftHead
 from cast.models.random_models import register_head
 from cast.models.target_weights import head_dim
 
-PICKLED = (
-    "pickled weights are not read; convert once where you trust the file: python -c 'import torch, safetensors.torch "
-    'as s; s.save_file(torch.load("pytorch_model.bin", weights_only=True), "model.safetensors")\''
-)
-
 
 def new_head(raw_config: dict) -> DraftHead:
     """An untrained head of the kind that a checkpoint's config.json describes.

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from cast.errors import CastError
-from cast.models.loading import checkpoint_folder, resolve_device, resolve_dtype, target_config, target_model
+from cast.models.checkpoint import checkpoint_folder
+from cast.models.loading import resolve_device, resolve_dtype, target_config, target_model
 from cast.models.random_models import random_config, random_model, random_name
 from cast.models.target import HYBRIDS
 

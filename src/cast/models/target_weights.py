@@ -150,14 +150,8 @@ def rotary_frequencies(config) -> tuple[Tensor, float]:
         else:
             frequencies, scaling = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, device)
         usable = 0 < len(frequencies) * 2 == width and bool((frequencies * scaling).isfinite().all())
-    except (
-        ArithmeticError,
-        LookupError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ):  # transformers warns of odd values and goes on
-        usable = False
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):
+        usable = False  # transformers only warns of odd values
     if not usable:
         raise CastError(f"target with RoPE parameters {rope} for heads of {width} channels is not supported")
     return frequencies, scaling

@@ -11,13 +11,12 @@ import pandas as pd
 from . import paper, tables
 from .data import CHAIN, PLAIN, SWEEP, TREE, Study
 from .panels import panel
+from .shared_device import EXPERIMENT, SIDES, common_cells, trees_by_width
 
-EXPERIMENT = "shared_device"
 HEADER = [
     "Setting", "Domain", "N", "Prompts", "AR ms/token, idle", "AR ms/token, shared", "Gain, idle", "Gain, shared",
     "Change (points)",
 ]  # fmt: skip
-SIDES = ("idle", "shared")
 
 
 def build(study: Study) -> tables.Table:
@@ -28,8 +27,8 @@ def build(study: Study) -> tables.Table:
     for setting, domain in shared.places:
         label = [setting, paper.DOMAIN_LABELS.get(domain, domain)]
         place = {"source": "ours", "setting": setting, "domain": domain}
-        cells = _compared(study, shared.rows, setting, domain, cell_summary)
-        trees = {side: _trees(found) for side, found in cells.items()}
+        cells = common_cells(study, setting, domain)
+        trees = {side: trees_by_width(found) for side, found in cells.items()}
         widths = sorted({*trees["idle"], *trees["shared"]} if trees["shared"] else [])
         if not widths:
             missing = shared.missing(setting, domain)
@@ -65,32 +64,6 @@ _COLUMNS = [
     *(f"{name}_{side}" for side in SIDES for name in _QUANTITIES),
     "change_points", "note",
 ]  # fmt: skip
-
-
-def _compared(study: Study, rows: pd.DataFrame, setting: str, domain: str, summarise) -> dict[str, pd.DataFrame]:
-    """The cells of one setting and domain on either side, of the prompts and the protocol that both have."""
-    mine = {
-        side: frame[(frame["setting"] == setting) & (frame["domain"] == domain)] if len(frame) else frame
-        for side, frame in (("idle", study.decode), ("shared", rows))
-    }
-    alike = ["prompt_id", "max_new_tokens", "block_size", "temperature"]
-    measured = {side: frame[frame["status"] == "measured"] if len(frame) else frame for side, frame in mine.items()}
-    common = None
-    if all(len(frame) for frame in measured.values()):
-        common = measured["idle"][alike].drop_duplicates().merge(measured["shared"][alike].drop_duplicates())
-    if common is not None and len(common):
-        mine = {side: frame.merge(common, on=alike) for side, frame in mine.items()}
-    else:
-        mine["idle"] = mine["idle"][:0]
-    return {side: summarise(frame) if len(frame) else pd.DataFrame() for side, frame in mine.items()}
-
-
-def _trees(cells: pd.DataFrame) -> dict[int, dict]:
-    """Width -> the tree's cell, where it has a gain."""
-    if not len(cells):
-        return {}
-    trees = cells[(cells["method"] == TREE) & cells["gain"].notna()]
-    return {int(row["budget"]): row for row in trees.to_dict("records")}
 
 
 def _row(study: Study, shared, place: dict, cells: dict, trees: dict, width: int) -> tuple[list, dict]:

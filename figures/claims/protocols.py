@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from .. import shared_device
 from ..data import CHAIN, TREE, Study
 from ..panels import REPEATED, SAMPLED
 from .finding import (
@@ -180,22 +181,23 @@ def long_prefix_is_flat(study: Study, settings: list[str]) -> Finding:
 
 
 def shared_device_inflates(study: Study, settings: list[str]) -> Finding:
-    """Gain beside a neighbour minus the idle sweep's, in points, with an interval from those of both gains."""
-    block = measured_panel(study, settings, "shared_device")
+    """Gain beside a neighbour minus the idle sweep's on the same prompts, in points; its interval from both gains'."""
+    block = measured_panel(study, settings, shared_device.EXPERIMENT)
     found = []
     for row in _rows(deployed_trees(block, settings)):
-        idle = study.cell(row["setting"], row["domain"], TREE, row["budget"])
-        if idle is not None and pd.notna(idle["gain"]):
-            found.append(Measurement(row["setting"], row["place"], *(100 * end for end in difference(row, idle))))
+        cells = shared_device.common_cells(study, row["setting"], row["domain"])
+        idle, shared = (shared_device.trees_by_width(cells[side]).get(row["budget"]) for side in shared_device.SIDES)
+        if idle and shared:
+            found.append(Measurement(row["setting"], row["place"], *(100 * end for end in difference(shared, idle))))
     if not found:
-        raise NotMeasured("no cell was measured both beside a neighbour and on an idle device")
-    shared, idle = (printed("shared_gpu", within=word).iloc[0] for word in ("shared", "idle"))
+        raise NotMeasured("no cell has prompts that were measured both beside a neighbour and on an idle device")
+    beside, alone = (printed("shared_gpu", within=word).iloc[0] for word in ("shared", "idle"))
     return judged(
         found,
         as_points,
         reproduced=all_above(found),
         direction=sum(m.value for m in found) > 0,
-        printed=[shared - idle],
+        printed=[beside - alone],
     )
 
 

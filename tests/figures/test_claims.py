@@ -115,6 +115,15 @@ def test_lengths_prefixes_and_neighbours(folder):
     assert bars(study, protocols.shared_device_inflates) == (True, True)
 
 
+def test_a_neighbour_is_compared_on_the_prompts_that_the_idle_sweep_has_too(folder):
+    """+30% against +10% on five prompts; the sweep's sixth alone would turn the comparison."""
+    folder.sweep(S, "math", list(uncertain(31, (0.1, 0.1, 0.1, 0.1, 0.1, 9.0))))
+    write(folder, "shared_device", [row for row in cells({31: 0.3}) if row["prompt_index"] < 5])
+    found = protocols.shared_device_inflates(data.load(folder.root), [S])
+    assert found.reproduced
+    assert "+20.0" in found.ours
+
+
 def test_blocks(folder):
     narrow = [row for row in cells({7: 0.3}) if row["method"] != "autoregressive"]
     short = [row | {"block_size": 8} for row in cells({7: 0.1}) if row["method"] == "cast"]

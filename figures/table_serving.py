@@ -1,7 +1,7 @@
 """Goodput under load (appendix F, E42, E45): {dense, ragged} x {chain, fixed wide, uniform, best-first} by batch size.
 
-Below each batch size stand the paired ratios: ragged over dense, best-first over uniform, best-first over the best
-static policy.
+Below each batch size stand the paired ratios: ragged over dense, best-first over uniform, best-first with its given and
+with its priced budget (Proposition 3) over the best static policy.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ HEADER = ["Setting", "Domain", "B", "Policy or ratio", "Goodput (tokens/s) or ga
 CLAIMS = (
     "dense_request_level", "dense_acceptance", "ragged_over_uniform", "ragged_over_static", "ragged_acceptance",
 )  # fmt: skip
-TREE, EVEN = "best_first", "uniform"
+TREE, EVEN, PRICED = "best_first", "uniform", "priced"
 
 
 def build(study: Study) -> tables.Table:
@@ -53,7 +53,9 @@ def comparisons(batch: Batch) -> list[tuple[str, tuple[str, str], tuple[str, str
     # The paper's static widths are dense; who deploys the ragged verifier has it for static widths too.
     statics = (best_static(batch.runs, verifiers) for verifiers in (("dense",), ("dense", "ragged")))
     for static in dict.fromkeys(static for static in statics if static):
-        pairs.append((f"ragged best-first over best static ({named(static)})", ("ragged", TREE), static, goodput))
+        for policy in (TREE, PRICED):
+            title = f"ragged {POLICIES[policy]} over best static ({named(static)})"
+            pairs.append((title, ("ragged", policy), static, goodput))
     return [pair for pair in pairs if {pair[1], pair[2]} <= have]
 
 

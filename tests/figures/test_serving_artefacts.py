@@ -118,6 +118,8 @@ def test_paired_ratios_are_free_of_what_a_repeat_shares(study):
     assert at.loc["ragged over dense, best-first", "gain_percent"] == pytest.approx(37.5)
     static = at.loc["ragged best-first over best static (ragged, uniform)"]
     assert (static["over"], static["gain_percent"]) == ("ragged/uniform", pytest.approx(10.0))
+    priced = at.loc["ragged best-first, priced over best static (dense, uniform)"]
+    assert (priced["policy"], priced["gain_percent"]) == ("priced", pytest.approx(25.0))
     variants = frame[frame["ratio"].isna() & (frame["active"] == 8)]
     assert len(variants) == len(GOODPUT)
     chain = variants[(variants["verifier"] == "dense") & (variants["policy"] == "chain")].iloc[0]

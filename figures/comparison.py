@@ -21,6 +21,10 @@ GREEDY = (COMPARISON, SWEEP)
 DRAWN = (COMPARISON_SAMPLED, SAMPLED)
 KEPT = ["prompts", "speedup", "ms_per_token", "r_prompt_mean", "r_pooled", "gain", "gain_low", "gain_high"]
 DEPLOYED = "CAST is shown at the predicted width; where that was not measured, at every width that was."
+SWEEP_FIRST = (
+    "A cell measured in the width sweep and in the drafter comparison is shown from the sweep, so that all widths of a "
+    "domain are over the same prompts; the other methods may have been timed on more or fewer of them."
+)
 UNEQUAL = "Heads of unequal training are compared, each as it was published or trained here."
 
 

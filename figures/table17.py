@@ -11,7 +11,7 @@ WHAT = comparison.Comparison(
     experiments={0: (SWEEP, comparison.COMPARISON)},
     methods=(PLAIN, CHAIN, TREE),
     widths="all",
-    notes=["A cell measured in the width sweep and in the drafter comparison is shown from the sweep."],
+    notes=[comparison.SWEEP_FIRST],
 )
 
 

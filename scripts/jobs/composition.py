@@ -12,7 +12,7 @@ import hashlib
 import json
 import pickle
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +111,10 @@ def measured_part(config: DictConfig) -> dict[str, Any]:
     return measured
 
 
-def config_digest(config: DictConfig) -> str:
+def config_digest(config: DictConfig, leaving_out: Iterable[str] = ()) -> str:
     """SHA-256 of the measured part, 16 hexadecimal digits."""
-    text = json.dumps(measured_part(config), sort_keys=True)
+    measured = {key: value for key, value in measured_part(config).items() if key not in leaving_out}
+    text = json.dumps(measured, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

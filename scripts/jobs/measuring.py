@@ -151,6 +151,7 @@ class Measurement:
     Attributes:
         lacking: earlier sessions' units with rows that failed, and those rows: to be tried again.
         done: keys of their other units.
+        cut_short: whether a time limit left units for another run.
     """
 
     def __init__(self, config: DictConfig, output: Path, kind: str, partial: Partial, provenance: Provenance) -> None:
@@ -160,8 +161,8 @@ class Measurement:
         self.partial = partial
         self.lacking = _lacking(partial)
         self.done = partial.done - self.lacking.keys()
+        self.cut_short = False
         self._provenance = provenance
-        self._status: Status | None = None
 
     @property
     def label(self) -> str:
@@ -211,6 +212,7 @@ class Measurement:
                 start = now
                 done += size(content)
                 status.advance(done)
+        self.cut_short = self.config.get("time_limit_s") is not None and done < total
 
     def rows(self) -> Rows:
         """All rows of the checkpoint, of every session, with their identity."""
@@ -238,9 +240,9 @@ class Measurement:
 
 
 def resume_digest(config: DictConfig, kind: str) -> str:
-    """What must stay for a job to continue: configuration, code, weights, prompts and the machine."""
+    """What must stay for a job to continue: configuration but for the time limit, code, weights, prompts, machine."""
     what = {
-        "config": config_digest(config),
+        "config": config_digest(config, leaving_out=("time_limit_s",)),
         "code": code_version(),
         "checkpoints": inputs.checkpoint_digests(config),
         "prompts": inputs.prompt_digest(config),
@@ -268,7 +270,7 @@ def measurement(config: DictConfig, output: Path, *, resumable: bool = True) -> 
     def note(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    with Partial(output, resume_digest(config, kind), note) as partial:
+    with Partial(output, resume_digest(config, kind), note, config.get("time_limit_s")) as partial:
         check_free(config, output)  # under the claim: of two jobs that start together the second finds a record
         if not resumable:
             partial.restart()
@@ -304,7 +306,8 @@ def record(
         rows: the record's rows once everything is measured, where they are not those of the checkpoint.
         told: further entries of the provenance, from the record.
         resumable: as of `measurement`. Such a job that fails, or has failed rows, keeps its finished units, so that a
-            retry continues; the record shows them beside the failed rows unless its rows need all of them.
+            retry continues; the record shows them beside the failed rows unless its rows need all of them. One that
+            its time limit cut short keeps them for a run under a higher one.
     """
     if _of_this(config, output) and not _has_failed(output):
         print(f"records: {output}, measured before; delete it to measure again", flush=True)
@@ -320,7 +323,10 @@ def record(
         frame = framed(found, schema)
         write(output, frame, schema, job.provenance(len(frame), **(told(frame) if told else {})))
         if not resumable or not (reason or len(failed_rows(frame))):
-            job.partial.discard()
+            if job.cut_short:
+                job.partial.finish()
+            else:
+                job.partial.discard()
     return frame
 
 

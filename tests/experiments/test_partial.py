@@ -62,6 +62,27 @@ def test_another_configuration_discards_with_a_note(output):
         assert third.units == []
 
 
+def finished(output, limit_s):
+    with Partial(output, "d", limit_s=limit_s) as job:
+        job.append("a", [], 1.0)
+        job.finish()
+
+
+def test_under_another_time_limit_a_finished_job_goes_on_and_under_the_same_it_measures_anew(output):
+    finished(output, 10.0)
+    with Partial(output, "d", limit_s=20.0) as longer:
+        assert longer.done == {"a"}
+        longer.append("b", [], 1.0)  # killed here: nothing is written of a record
+    with Partial(output, "d", limit_s=20.0) as retried:
+        assert retried.done == {"a", "b"}
+        retried.finish()
+    with Partial(output, "d", limit_s=20.0) as again:
+        assert again.done == set()
+    finished(output, 10.0)
+    with Partial(output, "d") as without_limit:
+        assert without_limit.done == {"a"}
+
+
 @pytest.mark.parametrize("torn", [b'{"key": "b", "content": [', b"\x00\x00\x00", b'{"key": 1}\n', b"{}"])
 def test_a_torn_last_line_is_cut_off_and_writing_goes_on(output, torn):
     with Partial(output, "d") as first:

@@ -5,7 +5,7 @@ import pytest
 from synthetic_records import decode_row, identity
 
 from cast.experiments.records import DECODE, REPLAY
-from figures import data, table1, table13, table16, table_replay
+from figures import data, table1, table4, table13, table16, table_replay
 
 FP32 = "smollm2_fp32"
 
@@ -42,7 +42,10 @@ def test_two_heads_are_two_lines_with_their_speedups(study):
     assert "EAGLE-3 (59, one)" in labels and "EAGLE-3 (59, other)" in labels
 
 
-def test_the_comparison_goes_before_the_sweep_and_the_sweep_fills_in(folder):
+@pytest.mark.parametrize(
+    ("table", "at_31"), [(table4, [4.0, "drafter_comparison"]), (table16, [11.0, "width_sweep"])], ids=["4", "16"]
+)
+def test_which_of_comparison_and_sweep_goes_first_and_the_sweep_fills_in(folder, table, at_31):
     swept = [
         row(m, b, ms, prompt, "width_sweep")
         for prompt in range(6)
@@ -51,9 +54,9 @@ def test_the_comparison_goes_before_the_sweep_and_the_sweep_fills_in(folder):
     own = [record | {"drafter": swept[0]["drafter"]} for record in compared() if record["method"] != "eagle3"]
     folder._write("drafter_comparison", FP32, "math", own, DECODE, 1.0)
     folder.sweep(FP32, "math", swept)
-    cells = ours(table16.build(data.load(folder.root)))
+    cells = ours(table.build(data.load(folder.root)))
     found = cells[cells["method"] == "cast"].set_index("budget")[["speedup", "experiment"]]
-    assert found.loc[31].tolist() == [4.0, "drafter_comparison"]
+    assert found.loc[31].tolist() == at_31
     assert found.loc[63].tolist() == [4.0, "width_sweep"]
 
 

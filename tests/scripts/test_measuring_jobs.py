@@ -45,10 +45,30 @@ def test_a_sweep_has_every_method_on_every_prompt_and_says_where_it_comes_from(t
     assert not Path(f"{config.out}.partial").exists()
 
 
-def test_a_time_limit_ends_a_sweep_between_prompts(tiny_job):
-    config = tiny_job("width_sweep", "max_new_tokens=12", "budgets=[7]", "time_limit_s=0.001")
+def test_a_time_limit_ends_a_sweep_between_prompts_and_a_higher_one_goes_on(tiny_job):
+    sweep = ["width_sweep", "max_new_tokens=12", "budgets=[7]", "prompt_limit=3"]
+    config = tiny_job(*sweep, "time_limit_s=0.001")
     decode(config)
-    assert read_records(config.out, DECODE).prompt_id.nunique() == 1
+    first = read_records(config.out, DECODE)
+    assert first.prompt_id.unique().tolist() == ["tiny/0"]
+    for limit, prompts, kept in (("1000", 3, True), ("1000", 3, False)):
+        Path(config.out).unlink()  # as Snakemake does before a job
+        config = tiny_job(*sweep, f"time_limit_s={limit}")
+        decode(config)
+        frame = read_records(config.out, DECODE)
+        assert frame.prompt_id.nunique() == prompts
+        assert (first.session[0] in set(frame.session)) == kept
+    assert not Path(f"{config.out}.partial").exists()
+
+
+def test_a_record_that_a_time_limit_ended_is_measured_anew_once_it_is_deleted(tiny_job):
+    config = tiny_job("width_sweep", "max_new_tokens=12", "budgets=[7]", "time_limit_s=0.001")
+    sessions = []
+    for _ in range(2):
+        decode(config)
+        sessions += read_records(config.out, DECODE).session.unique().tolist()
+        Path(config.out).unlink()
+    assert len(set(sessions)) == len(sessions) == 2
 
 
 def test_a_probe_that_was_interrupted_starts_over(tiny_job):

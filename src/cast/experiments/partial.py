@@ -6,6 +6,8 @@ count) with its rows; of one that was measured again the last line counts. Killi
 loses at most the unit in progress.
 
 * Another digest: the rows belong to another measurement and are discarded, with a note.
+* A time limit is no part of the digest: under another limit the rows count. What it left stays beside the finished
+  record, so that a higher one goes on; the same limit once more means to measure anew.
 * A living claimant: the second process is refused by name, so two never write one record. A lock tells, and on a
   network disk, which a lock may not cross, a heartbeat.
 * A torn last line, from a kill or a full disk, is cut off.
@@ -27,7 +29,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,6 +66,17 @@ class Claim:
         return f"process {self.pid} on {self.host}{job}"
 
 
+class Header(NamedTuple):
+    """The first line: whose rows follow, who measures them, and the time limit at which a record was made of them."""
+
+    digest: str | None
+    claim: Claim | None
+    finished_at: float | None
+
+
+NEW = Header(None, None, None)
+
+
 class Partial:
     """The checkpoint of one job. Use as a context manager; ``discard()`` it once the record is written.
 
@@ -75,16 +88,25 @@ class Partial:
         output: the job's record; the checkpoint lies beside it.
         digest: of whatever must stay the same for earlier units to count.
         note: told, in one line, what happened to an earlier checkpoint.
+        limit_s: the time limit of this run; None for none.
 
     Raises:
         CastError: another living process holds the checkpoint, or the disk refuses it.
     """
 
-    def __init__(self, output: str | os.PathLike[str], digest: str, note: Callable[[str], None] = print) -> None:
+    def __init__(
+        self,
+        output: str | os.PathLike[str],
+        digest: str,
+        note: Callable[[str], None] = print,
+        limit_s: float | None = None,
+    ) -> None:
         self.path = Path(f"{os.fspath(output)}.partial")
         self.session = secrets.token_hex(4)
         self.units: list[Unit] = []
         self._digest = digest
+        self._limit_s = limit_s
+        self._finished_at: float | None = None  # the limit at which a record was written from this checkpoint
         self._ended = threading.Event()
         self._heart = threading.Thread(target=self._beat, daemon=True)
         try:
@@ -137,6 +159,10 @@ class Partial:
         self.units.clear()
         self._file.truncate(_HEADER_BYTES)
 
+    def finish(self) -> None:
+        """Keep the checkpoint beside its record for a run under another time limit."""
+        self._finished_at = self._limit_s
+
     def discard(self) -> None:
         """Remove the checkpoint: its rows are in the record now."""
         self.path.unlink(missing_ok=True)
@@ -161,7 +187,7 @@ class Partial:
             self._file.close()
 
     def _take(self, note: Callable[[str], None]) -> None:
-        earlier_digest, claim, units, end = self._read()
+        (earlier_digest, claim, finished_at), units, end = self._read()
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -172,7 +198,9 @@ class Partial:
             raise CastError(f"{self.path} is being written by {claim}; wait for it or end it")
         if os.fstat(self._file.fileno()).st_nlink == 0:
             raise CastError(f"{self.path} was finished by another process just now; run again to see its record")
-        if earlier_digest == self._digest:
+        if earlier_digest == self._digest and finished_at is not None and finished_at == self._limit_s:
+            self._file.truncate(0)  # its record was deleted in order to measure again
+        elif earlier_digest == self._digest:
             self.units = units
             self._file.truncate(end)
             if units:
@@ -186,12 +214,12 @@ class Partial:
         except OSError as error:
             raise _told(error, self.path) from error
 
-    def _read(self) -> tuple[str | None, Claim | None, list[Unit], int]:
-        """Digest, claim, finished units, and the length of the intact part; (None, None, [], 0) if new."""
+    def _read(self) -> tuple[Header, list[Unit], int]:
+        """Its first line, finished units, and the length of the intact part; (`NEW`, [], 0) if new."""
         self._file.seek(0)
-        digest, claim = _claim(self._file.read(_HEADER_BYTES))
-        if claim is None:
-            return None, None, [], 0
+        header = _header(self._file.read(_HEADER_BYTES))
+        if header.claim is None:
+            return NEW, [], 0
         units, end = [], _HEADER_BYTES
         for line in self._file:
             try:
@@ -202,11 +230,11 @@ class Partial:
                 break
             units.append(unit)
             end += len(line)
-        return digest, claim, _last_of_each(units), end
+        return header, _last_of_each(units), end
 
     def _write_header(self, heartbeat: float) -> None:
         claim = Claim(socket.gethostname(), os.getpid(), os.environ.get("SLURM_JOB_ID", ""), heartbeat)
-        text = json.dumps({"digest": self._digest, "claim": asdict(claim)})
+        text = json.dumps({"digest": self._digest, "claim": asdict(claim), "finished_at": self._finished_at})
         # Past the buffered file and its position, where a unit may be written just now.
         os.pwrite(self._file.fileno(), text.encode().ljust(_HEADER_BYTES - 1) + b"\n", 0)
 
@@ -225,7 +253,7 @@ def claimant(path: str | os.PathLike[str]) -> str:
     path = Path(path)
     try:
         with open(path, "rb") as file:
-            claim = _claim(file.read(_HEADER_BYTES))[1]
+            claim = _header(file.read(_HEADER_BYTES)).claim
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
@@ -235,13 +263,13 @@ def claimant(path: str | os.PathLike[str]) -> str:
     return str(claim) if claim and _alive_elsewhere(claim) else ""
 
 
-def _claim(header: bytes) -> tuple[str | None, Claim | None]:
-    """Digest and claim of a checkpoint's first line; (None, None) when it has no such line."""
+def _header(line: bytes) -> Header:
+    """A checkpoint's first line; `NEW` when it has no such line."""
     try:
-        first = json.loads(header)
-        return first["digest"], Claim(**first["claim"])
+        first = json.loads(line)
+        return Header(first["digest"], Claim(**first["claim"]), first.get("finished_at"))
     except (ValueError, KeyError, TypeError):
-        return None, None
+        return NEW
 
 
 def _alive_elsewhere(claim: Claim) -> bool:

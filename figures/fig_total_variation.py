@@ -1,8 +1,9 @@
 """How the samplers' total variation from autoregressive sampling decays with the number of draws, against its floor.
 
 One panel for each precision (the first token of a round, mean over prefixes, dots for single prefixes), and one for
-the joint law of several tokens where it was drawn. An error of drawing alone decays with exponent -1/2; a sampler with
-another law levels off.
+the joint law of several tokens where it was drawn. An error of drawing alone decays as the control's: with exponent
+-1/2 once the likely tokens were drawn often, more slowly under a law of many rare ones; a sampler with another law
+levels off.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def served_law(study: Study, settings: list[str]) -> Finding:
 
 
 def served_law_decays(study: Study, settings: list[str]) -> Finding:
-    """Exponent of the largest total variation over the draws: -0.5 for an error of drawing alone."""
+    """Exponent of the largest total variation over the draws: -0.5 for drawing alone, once no token is rare."""
     rows = measured_rows(study, settings, SERVED, TOTAL_VARIATION, dtype="float64", sampler="recursive", level="first")
     found = []
     for name, of_setting in rows.groupby("setting"):

@@ -201,6 +201,22 @@ def test_a_record_of_another_configuration_counts_as_to_be_measured(tmp_path, mo
         assert estimate.to_measure(jobs) == left
 
 
+@pytest.mark.parametrize("experiment", ["replay", "width"])
+def test_a_record_computed_from_others_counts_as_done(experiment, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (job, *_) = expand("embedded-full").of(experiment)
+    told = composition.plain(job.compose())
+    told["inputs"] = {key: f"elsewhere/{key}.parquet" for key in told["inputs"]}
+    record = tmp_path / job.record
+    record.parent.mkdir(parents=True)
+    record.touch()
+    for changed, left in (({}, []), ({"top_k": 3}, [job])):
+        config = told | changed
+        digest = composition.config_digest(OmegaConf.create(config))
+        record.with_suffix(".json").write_text(json.dumps({"config": config, "config_digest": digest}))
+        assert estimate.to_measure([job]) == left
+
+
 def failed_sweep(path, *rows):
     columns = ["method", "budget", "status", "reason"]
     frame = pd.DataFrame(rows, columns=columns).assign(experiment="width_sweep", setting="a", domain="math")

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from omegaconf import OmegaConf
+
 from jobs.composition import ConfigurationError, config_digest, recorded
 from jobs.status import duration
 from jobs.study import StudyJob, expand
@@ -28,7 +30,15 @@ def seconds(job: StudyJob) -> float:
 
 def to_measure(jobs: Sequence[StudyJob]) -> list[StudyJob]:
     """Those without a record of their present configuration."""
-    return [job for job in jobs if recorded(Path(job.record)).get("config_digest") != config_digest(job.compose())]
+    return [job for job in jobs if not _is_recorded(job)]
+
+
+def _is_recorded(job: StudyJob) -> bool:
+    told, config = recorded(Path(job.record)), job.compose()
+    # What a job computes from records is told their paths only when it runs.
+    if reads := told.get("config", {}).get("inputs"):
+        config = OmegaConf.merge(config, {"inputs": reads})
+    return told.get("config_digest") == config_digest(config)
 
 
 def tell(study: str, jobs: Sequence[StudyJob]) -> str:

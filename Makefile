@@ -108,7 +108,6 @@ test: setup
 
 # NO_MKDOCS_2_WARNING: the theme's advertisement is no warning of these pages.
 docs: setup
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c requirements.lock -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "site/index.html"
 

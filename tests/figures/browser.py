@@ -9,8 +9,13 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next((path for name in _NAMES if (path := shutil.which(name))), None)
+WIDTHS = {"desktop": 1280, "phone": 390}
+
+in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt-get install chromium)")
 
 
 @dataclass(frozen=True)

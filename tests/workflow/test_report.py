@@ -1,4 +1,4 @@
-"""The scorecard and a report in headless Chromium: offline, no console error, filters, desktop and phone width."""
+"""The scorecard in headless Chromium: offline, no console error, filters, desktop and phone width; and the front page."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ from pathlib import Path
 
 import jinja2
 import pytest
-from browser import CHROMIUM, opened
+from browser import WIDTHS, in_a_browser, opened
 from docutils.core import publish_parts
 
 from figures import scorecard_page
 
 ROOT = Path(__file__).parents[2]
-WIDTHS = {"desktop": 1280, "phone": 390}
 NAMES = ["reproduced", "direction reproduced", "not reproduced", "not measured", "the paper disagrees with itself"]
-
-in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt-get install chromium)")
 
 # A person's clicks: a verdict off, then a section, then back.
 CLICKS = """
@@ -78,39 +75,6 @@ def test_an_address_opens_a_filtered_view(scorecard, tmp_path):
     # A script that reads the address again stands for opening it.
     clicks = "location.hash = 'section=Section+3'; read(); told.shown = document.getElementById('shown').textContent;"
     assert opened(scorecard, tmp_path / "p", 800, clicks).value("shown") == "1 of 3"
-
-
-# Snakemake keeps every result inside the page, as a data address.
-LOOK = """
-const wide = address => new Promise(done => {
-  const image = new Image();
-  image.onload = () => done(image.naturalWidth);
-  image.onerror = () => done(0);
-  image.src = address;
-});
-const entries = Object.values(results);
-const images = entries.filter(entry => entry.mime_type.startsWith('image/'));
-const widths = await Promise.all(images.map(image => wide(image.data_uri)));
-told.images = widths.length;
-told.broken = widths.filter(width => !width).length;
-told.scorecards = entries.filter(entry => entry.name === 'scorecard.html' && entry.caption.includes('verdict')).length;
-told.text = document.body.innerText.replace(/\\s+/g, ' ');
-"""
-
-
-@in_a_browser
-@pytest.mark.parametrize("device", WIDTHS)
-def test_a_report_opens_offline(tmp_path, device):
-    reports = sorted((ROOT / "results").glob("*/report.html"))
-    if not reports:
-        pytest.skip("no study has been reported in this tree: make reproduce STUDY=smoke")
-    page = opened(reports[0], tmp_path / device, WIDTHS[device], LOOK)
-    # The stylesheet library inside Snakemake's report advises against itself; that is no error of the page.
-    assert not [line for line in page.console if "should not be used in production" not in line]
-    assert int(page.value("images")) >= 3
-    assert page.value("broken") == "0"
-    assert page.value("scorecards") == "1"
-    assert {"Figures", "Tables", "Scorecard"} <= set(page.value("text").split())
 
 
 def test_the_front_page_reads():

@@ -12,6 +12,7 @@ import time
 import pandas as pd
 import pytest
 import yaml
+from browser import WIDTHS, in_a_browser, opened
 
 from cast.experiments.partial import Partial
 from cast.experiments.records import DECODE, LATENCY, SCORES, read_records
@@ -170,12 +171,47 @@ def test_a_failed_job_leaves_the_others_rendered(smoke, fresh_tree):
     assert tree.planned(*STUDY)["width_sweep"] == 1
 
 
-def test_the_report_is_one_file_with_every_artefact(smoke):
+@pytest.fixture(scope="module")
+def report(smoke):
     finished = smoke.snakemake("--report", "results/smoke/report.html", *STUDY, "gpus=[]")
     assert finished.returncode == 0, finished.stderr
-    text = (smoke.root / "results/smoke/report.html").read_text()
+    return smoke.root / "results/smoke/report.html"
+
+
+def test_the_report_is_one_file_with_every_artefact(report):
+    text = report.read_text()
     for name in ("fig2.svg", "fig3.svg", "table2.html", "table12.html", "table12.csv", "scorecard.html"):
         assert name in text
+
+
+# Snakemake keeps every result inside the page, as a data address.
+LOOK = """
+const wide = address => new Promise(done => {
+  const image = new Image();
+  image.onload = () => done(image.naturalWidth);
+  image.onerror = () => done(0);
+  image.src = address;
+});
+const entries = Object.values(results);
+const images = entries.filter(entry => entry.mime_type.startsWith('image/'));
+const widths = await Promise.all(images.map(image => wide(image.data_uri)));
+told.images = widths.length;
+told.broken = widths.filter(width => !width).length;
+told.scorecards = entries.filter(entry => entry.name === 'scorecard.html' && entry.caption.includes('verdict')).length;
+told.text = document.body.innerText.replace(/\\s+/g, ' ');
+"""
+
+
+@in_a_browser
+@pytest.mark.parametrize("device", WIDTHS)
+def test_the_report_opens_offline(report, tmp_path, device):
+    page = opened(report, tmp_path / device, WIDTHS[device], LOOK)
+    # The stylesheet library inside Snakemake's report advises against itself; that is no error of the page.
+    assert not [line for line in page.console if "should not be used in production" not in line]
+    assert int(page.value("images")) >= 2
+    assert page.value("broken") == "0"
+    assert page.value("scorecards") == "1"
+    assert {"Figures", "Tables", "Scorecard"} <= set(page.value("text").split())
 
 
 def test_lint_is_clean(smoke):

@@ -73,6 +73,14 @@ def test_table6_recomputes_the_papers_slopes_within_its_rounding(table_of_prefix
     assert (printed - ends).abs().max() < 0.001  # latencies are printed to 0.1 ms
 
 
+def test_table6_has_the_coder_that_the_text_alone_prints(table_of_prefixes):
+    frame = table_of_prefixes.data.query("source == 'paper' and setting == 'h100_sxm-qwen3_coder_30b_a3b'")
+    latencies = frame[frame["quantity"] == "latency_ms"].set_index("packed_tokens")["value"]
+    assert latencies.to_dict() == {16: 58.7, 128: 57.4}
+    (row,) = (row for row in table_of_prefixes.rows if "Coder" in str(row.cells[0]))
+    assert dict(zip(table_of_prefixes.header, row.cells, strict=True))["n=32"] == "—"
+
+
 def test_table11_marks_random_weights_and_kernels(folder):
     rows = probed(HYBRID, "hybrid_probe", PACKS, weights="random", fused_kernels="none")
     rows = [row | {"fused_kernels": "fla"} if row["packed_tokens"] > 1 else row for row in rows]

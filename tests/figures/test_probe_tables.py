@@ -5,7 +5,7 @@ import pytest
 from synthetic_records import identity, latency_rows
 
 from cast.experiments.records import HYBRID_LATENCY, LATENCY
-from figures import data, table6, table11
+from figures import data, table6, table11, tables
 
 S, HYBRID = "smollm2_fp32", "tiny_qwen3_5"
 BEHIND = {256: {1: 30.0, 16: 40.0, 64: 60.0, 128: 96.0}, 4096: {1: 60.0, 16: 80.0, 64: 88.0, 128: 136.0}}
@@ -78,7 +78,7 @@ def test_table6_has_the_coder_that_the_text_alone_prints(table_of_prefixes):
     latencies = frame[frame["quantity"] == "latency_ms"].set_index("packed_tokens")["value"]
     assert latencies.to_dict() == {16: 58.7, 128: 57.4}
     (row,) = (row for row in table_of_prefixes.rows if "Coder" in str(row.cells[0]))
-    assert dict(zip(table_of_prefixes.header, row.cells, strict=True))["n=32"] == "—"
+    assert dict(zip(table_of_prefixes.header, row.cells, strict=True))["n=32"] == tables.NONE
 
 
 def test_table11_marks_random_weights_and_kernels(folder):

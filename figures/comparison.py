@@ -25,6 +25,12 @@ SWEEP_FIRST = (
     "A cell measured in the width sweep and in the drafter comparison is shown from the sweep, so that all widths of a "
     "domain are over the same prompts; the other methods may have been timed on more or fewer of them."
 )
+STATISTICS = (
+    "Ours: ms/token is the mean over prompts. A speedup is the ratio of two such means, plain decoding's over the "
+    "method's, on the prompts that both have; the plain decoding is that of the same experiment, which the CSV names. "
+    "In brackets: R, the mean over prompts of each prompt's mean R. In the CSV: pooled R, and the gain over DFlash, "
+    "again a ratio of means, with its 95% paired bootstrap interval over prompts."
+)
 UNEQUAL = "Heads of unequal training are compared, each as it was published or trained here."
 
 
@@ -66,10 +72,9 @@ def build(study: Study, what: Comparison) -> tables.Table:
         notes=[
             *what.notes,
             *_absent(study, what),
-            "In brackets: R, the mean over prompts of each prompt's mean R (pooled R, gains over DFlash and their 95% "
-            "paired bootstrap intervals over prompts are in the CSV). The average is over domains, shown where "
-            "all of them were measured. A speedup is over the plain decoding of its own experiment, which the CSV "
-            "names. Numbers after a method are nonroot nodes; the paper counts the root of the baselines.",
+            STATISTICS,
+            "The average is over domains, shown where all of them were measured. Numbers after a method are nonroot "
+            "nodes; the paper counts the root of the baselines.",
             UNEQUAL,
         ],
     )

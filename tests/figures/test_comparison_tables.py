@@ -5,7 +5,7 @@ import pytest
 from synthetic_records import decode_row, identity
 
 from cast.experiments.records import DECODE, REPLAY
-from figures import data, table1, table4, table13, table16, table_replay
+from figures import comparison, data, table1, table4, table13, table16, table17, table_replay, tables
 
 FP32 = "smollm2_fp32"
 
@@ -40,6 +40,11 @@ def test_two_heads_are_two_lines_with_their_speedups(study):
     assert cells[cells["method"] == "cast"]["gain"].tolist() == pytest.approx([1.0])
     labels = [line.cells[2] for line in table.rows if not line.paper]
     assert "EAGLE-3 (59, one)" in labels and "EAGLE-3 (59, other)" in labels
+
+
+@pytest.mark.parametrize("module", [table1, table4, table13, table16, table17], ids=lambda module: module.__name__)
+def test_the_note_defines_speedup_and_time(module, study):
+    assert comparison.STATISTICS in tables.markdown(module.build(study))
 
 
 @pytest.mark.parametrize(

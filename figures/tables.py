@@ -86,6 +86,11 @@ def gain(summary: Mapping[str, float], suffix: str = "", prefix: str = "") -> st
     return f"{percent(value)} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
+def gain_columns(cell: Mapping[str, float]) -> dict[str, float]:
+    """A cell's gain over DFlash and its 95% interval, in percent, for the CSV."""
+    return {f"{name}_percent": 100 * cell[name] for name in ("gain", "gain_low", "gain_high")}
+
+
 MEDIAN_RUN = (
     "The paper's Blackwell values are each of the run with the median gain of three. Ours average a prompt's runs; "
     "where a sweep has several, the run of the median gain is given too (all of its numbers in the CSV)."

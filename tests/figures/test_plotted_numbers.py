@@ -48,6 +48,9 @@ def test_table12(study):
     assert rows.loc[("math", "dflash", 15), "ms_per_token"] == pytest.approx(25)
     assert rows.loc[("code", "cast", 31), "ms_per_token"] == pytest.approx(40)
     assert rows.loc[("math", "cast", 31), "speedup"] == pytest.approx(2.5)
+    best = ("math", "cast", 31)
+    assert rows.loc[best, "gain_percent"] == pytest.approx(25)
+    assert rows.loc[best, "gain_low_percent"] < 25 < rows.loc[best, "gain_high_percent"]
     # 95 committed tokens in round(95 / 1.9) = 50 rounds.
     assert rows.loc[("math", "dflash", 15), "r_pooled"] == pytest.approx(1.9)
     assert "not part of this width_sweep" in rows.loc[("math", "cast", 63), "note"]

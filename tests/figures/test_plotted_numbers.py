@@ -3,8 +3,10 @@
 import pandas as pd
 import pytest
 from synthetic_records import decode_row, latency_rows
+from test_serving_artefacts import stored, tax_rows
 
-from figures import data, fig2, fig3, fig5, table2, table5, table7, table8, table9, table12
+from cast.experiments.records import WIDTH_TAX
+from figures import data, fig2, fig3, fig5, fig6, table2, table5, table7, table8, table9, table12
 
 S = "smollm2_bf16"
 # ms/token of two prompts, each taken three times, for each method and width, and the committed length R of both.
@@ -126,6 +128,15 @@ def test_table5_and_figure2(study):
     assert curve.loc[16, "relative"] == 1
     theirs = fig2.plotted(study).query("source == 'paper' and setting == 'blackwell-qwen3_8b'")
     assert theirs.set_index("packed_tokens").loc[128, "relative"] == pytest.approx(30.3 / 21.9)
+
+
+def test_figure6_relates_ranges_to_the_median_at_one_packed_token(folder):
+    stored(folder, "width_tax", tax_rows(), WIDTH_TAX, domain="random")
+    cells = ours(fig6.plotted(data.load(folder.root))).set_index(["component", "batch", "packed_tokens"])
+    cell = cells.loc["verify_dense", 8, 64]
+    # Calls of 0.9, 1 and 1.1 times 573.2 ms, against 18.8 ms at W = 1.
+    expected = [100 * (factor * 573.2 / 18.8 - 1) for factor in (1.0, 0.92, 1.08)]
+    assert [cell[name] for name in fig6.OVER_ONE] == pytest.approx(expected)
 
 
 def test_the_paper_never_fills_our_cells(study):

@@ -6,9 +6,12 @@ import pandas as pd
 import pytest
 from matplotlib.text import Text
 from synthetic_records import decode_row, failed, latency_rows
+from test_fig1 import example_rows
+from test_other_experiments import write_replay
+from test_serving_artefacts import goodput_rows, stored, tax_rows
 
 from cast.experiments import records
-from figures import data, fig2, fig3, fig5, style
+from figures import data, fig1, fig2, fig3, fig4, fig5, fig6, fig7, style
 
 SETTINGS = [
     "h100_sxm-qwen3_8b", "h100_sxm-qwen3_coder_30b_a3b", "blackwell-qwen3_8b", "blackwell-qwen3_4b", "a6000-qwen3_8b",
@@ -73,11 +76,10 @@ def labels(figure):
     ]
 
 
-@pytest.mark.parametrize("module", [fig2, fig3, fig5], ids=lambda module: module.__name__)
-def test_labels_stay_apart_and_inside(module, large_study, tmp_path, monkeypatch):
-    figure = drawn(module, large_study, tmp_path / "figure", monkeypatch)
+def check_labels(figure, least):
+    """At least so many labels, none over another and none cut."""
     found = labels(figure)
-    assert len(found) > 20
+    assert len(found) > least
     covered = [
         (one, other)
         for place, (one, box) in enumerate(found)
@@ -89,6 +91,37 @@ def test_labels_stay_apart_and_inside(module, large_study, tmp_path, monkeypatch
     page = figure.bbox
     cut = [text for text, box in found if box.x0 < -1 or box.y0 < -1 or box.x1 > page.x1 + 1 or box.y1 > page.y1 + 1]
     assert not cut
+
+
+@pytest.mark.parametrize("module", [fig2, fig3, fig5], ids=lambda module: module.__name__)
+def test_labels_stay_apart_and_inside(module, large_study, tmp_path, monkeypatch):
+    check_labels(drawn(module, large_study, tmp_path / "figure", monkeypatch), least=20)
+
+
+def write_example(folder):
+    path = folder.root / "worked_example" / "smollm2_fp32" / "math.parquet"
+    path.parent.mkdir(parents=True)
+    records.write_records(example_rows(), path, records.EXAMPLE)
+
+
+def write_width_tax(folder):
+    for setting in ("smollm2_fp32", "smollm2_bf16"):
+        stored(folder, "width_tax", tax_rows(), records.WIDTH_TAX, setting, "random")
+
+
+def write_goodput(folder):
+    for setting in ("smollm2_fp32", "smollm2_bf16"):
+        stored(folder, "serving_goodput", goodput_rows(), records.SERVING, setting)
+
+
+@pytest.mark.parametrize(
+    ("module", "write"),
+    [(fig1, write_example), (fig4, write_replay), (fig6, write_width_tax), (fig7, write_goodput)],
+    ids=["fig1", "fig4", "fig6", "fig7"],
+)
+def test_labels_of_other_experiments_stay_apart_and_inside(module, write, folder, tmp_path, monkeypatch):
+    write(folder)
+    check_labels(drawn(module, data.load(folder.root), tmp_path / "figure", monkeypatch), least=10)
 
 
 def test_series_keep_looks_of_their_own():

@@ -33,6 +33,14 @@ def ours(table):
     return table.data[table.data["source"] == "ours"].reset_index(drop=True)
 
 
+def write_replay(folder):
+    """A replayed domain, and the width whose threshold stands beside it."""
+    rows = [identity("replay", S, "math") | row for row in analyse(synthetic_logs(prompts=6, roots=12), SPEC)]
+    frame = pd.DataFrame(rows).reindex(columns=list(REPLAY.columns))
+    write(folder, "replay", frame.fillna({"roots": "", "method": "", "bin": ""}).to_dict("records"), schema=REPLAY)
+    folder.width(S, 31)
+
+
 def test_table3_has_intervals_of_prompts_and_ranges_of_seeds(folder):
     folder.width(S, 31)
     write(folder, "repeated_panel", [row for n in range(3) for row in cells({31: 0.2 + 0.05 * n, 63: 0.1}, repeat=n)])
@@ -133,10 +141,7 @@ def test_places_follow_the_study_and_name_what_it_does_not(folder):
 
 
 def test_figure4_draws_what_was_replayed(folder, tmp_path):
-    rows = [identity("replay", S, "math") | row for row in analyse(synthetic_logs(prompts=6, roots=12), SPEC)]
-    frame = pd.DataFrame(rows).reindex(columns=list(REPLAY.columns))
-    write(folder, "replay", frame.fillna({"roots": "", "method": "", "bin": ""}).to_dict("records"), schema=REPLAY)
-    folder.width(S, 31)
+    write_replay(folder)
     study = data.load(folder.root, settings=[S], domains=["math", "code"])
     plotted = fig4.plotted(study)
     mine = plotted[plotted["source"] == "ours"]

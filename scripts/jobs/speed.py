@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from cast.models.checkpoint import checkpoint_folder
 from cast.models.embedded import computes_bfloat16
 from cast.models.loading import resolve_device, resolve_dtype
 from cast.models.random_models import dflash_head, random_model
-from cast.trees import CandidateTree, best_first_tree_from_topk, best_first_tree_on_device, chain_tree
+from cast.trees import CandidateTree, best_first_tree_from_topk, chain_tree
 from cast.verify.packed import pack_tree, verify
 
 NODES, TOP_K, POSITIONS, VOCABULARY, PREFIX = 127, 8, 15, 49152, 256
@@ -229,21 +229,27 @@ def _stock_pass(model, prefix, token_ids, positions, mask) -> Callable[[], None]
 
 @torch.inference_mode()
 def explicit_mask(subject: Subject, *, repeats: int = 15) -> dict[str, Any]:
-    """What plain decoding and the chain would pay for the tree's explicit mask, which they do not take."""
+    """Passes of plain decoding and the chain, as decoded, over the same with a ready explicit mask like a tree's.
+
+    A single token takes no mask, and a chain none on a GPU. CPUs have no causal kernel behind a prefix: there the chain
+    as decoded takes a mask, too, and its time includes the building of it, as in every round.
+    """
     target, cache = subject.pair.target, prefilled(subject, POSITIONS + 1)
     result = {}
     for name, n in (("autoregressive", 1), ("chain", POSITIONS + 1)):
         token_ids, positions = subject.tokens(n), torch.arange(PREFIX, PREFIX + n, device=subject.device)
         mask = torch.zeros(n, PREFIX + n, dtype=subject.pair.dtype, device=subject.device)
         mask[:, PREFIX:].fill_(-torch.inf).triu_(1)
-        causal = n > 1 and subject.device.type == "cuda"
-        if n > 1 and not causal:  # CPUs have no causal kernel behind a prefix: the chain's mask, built each round
-            without = partial(verify, target, cache, token_ids[:1], chain_tree(token_ids[1:]))
+        root, chain = token_ids[:1], chain_tree(token_ids[1:])
+        takes_a_mask = n > 1 and pack_tree(chain, root, PREFIX, subject.pair.dtype)[2] is not None
+        if takes_a_mask:
+            decoded = partial(verify, target, cache, root, chain)
         else:
-            without = partial(target.forward, token_ids, positions, cache, causal=causal)
+            decoded = partial(target.forward, token_ids, positions, cache, causal=n > 1)
         explicit = partial(target.forward, token_ids, positions, cache, mask=mask)
-        as_decoded, with_mask = paired(without, explicit, subject.device, repeats)
+        as_decoded, with_mask = paired(decoded, explicit, subject.device, repeats)
         result[name] = {
+            "as_decoded_takes_a_mask": takes_a_mask,
             "as_decoded_ms": spread(as_decoded),
             "explicit_mask_ms": spread(with_mask),
             "as_decoded_over_explicit": ratios(as_decoded, with_mask),
@@ -253,7 +259,7 @@ def explicit_mask(subject: Subject, *, repeats: int = 15) -> dict[str, Any]:
 
 @torch.inference_mode()
 def tree_building(subject: Subject, *, repeats: int = 60) -> dict[str, Any]:
-    """From draft logits, and from their top scores, to packed ids, positions and mask; on one core."""
+    """From draft logits, and from their top scores, to packed ids, positions and mask: on one core, and on a GPU."""
     root, generator = torch.tensor([0]), torch.Generator().manual_seed(0)
     logits = 3 * torch.randn(POSITIONS, VOCABULARY, generator=generator)
 
@@ -277,12 +283,14 @@ def tree_building(subject: Subject, *, repeats: int = 60) -> dict[str, Any]:
         result["from_top_scores_ms"] = goal(spread(timed(lambda: packed(scores), torch.device("cpu"), repeats)), 0.3)
     if subject.device.type == "cuda":
         rows = logits.to(subject.device, subject.pair.dtype)
-
-        def resident():
-            return best_first_tree_on_device(*top_log_probs(rows, TOP_K, on_host=False), NODES)
-
-        result["on_device_ms"] = spread(timed(resident, subject.device, repeats))
+        result["on_device_ms"] = spread(timed(captured_packing(subject.pair, rows), subject.device, repeats))
     return result
+
+
+def captured_packing(pair: Pair, rows: Tensor) -> Callable[[], tuple[Tensor, Tensor, Tensor | None]]:
+    """From a block's logits to packed ids, positions and mask, as engine=graph decodes: one launch, and the packing."""
+    target, root = with_engine(pair, "graph").target, torch.zeros(1, dtype=torch.int64, device=rows.device)
+    return lambda: pack_tree(candidate_tree(target, rows, NODES, TOP_K), root, PREFIX, pair.dtype)
 
 
 def loop_overhead(subject: Subject, *, repeats: int = 2, tokens: int = 48) -> dict[str, Any]:
@@ -329,25 +337,20 @@ def _timed_parts(subject: Subject) -> Iterator[dict[str, list[float]]]:
 
 
 def memory(subject: Subject, *, tokens: int = 2048, budget: int = 15) -> dict[str, Any]:
-    """Growth of the process over a long generation, beside its caches."""
+    """Growth of the process's resident memory over a long generation, at its highest, beside its caches."""
     pair, prompt = subject.pair, subject.tokens(64)
     cast.generate(pair, prompt, "cast", budget, 16, stop_token_ids=[])
-    before, highest, calls = resident_bytes(), 0, 0
-
-    def watch(_: list[int]) -> None:
-        nonlocal highest, calls
-        calls += 1
-        if calls % 16 == 0:
-            highest = max(highest, resident_bytes())
-
-    cast.generate(pair, prompt, "cast", budget, tokens, stop_token_ids=[], on_tokens=watch)
+    growth, told_by = resident_growth(
+        lambda read: cast.generate(pair, prompt, "cast", budget, tokens, stop_token_ids=[], on_tokens=read)
+    )
     capacity = len(prompt) + tokens + max(budget + 1, pair.drafter.block_size)
     caches = sum(_cache_bytes(model.new_cache(capacity)) for model in (pair.target, pair.drafter))
     return {
         "new_tokens": tokens,
-        "growth_mebibytes": (highest - before) / MEBIBYTE,
+        "growth_told_by": told_by,
+        "growth_mebibytes": growth / MEBIBYTE,
         "caches_mebibytes": caches / MEBIBYTE,
-        "growth_beside_caches_mebibytes": goal({"median": max(0.0, (highest - before - caches) / MEBIBYTE)}, 64),
+        "growth_beside_caches_mebibytes": goal({"median": max(0.0, (growth - caches) / MEBIBYTE)}, 64),
     }
 
 
@@ -355,12 +358,44 @@ def _cache_bytes(cache: KVCache) -> int:
     return 2 * cache.keys.numel() * cache.keys.dtype.itemsize
 
 
+KERNELS_PEAK, READINGS = "the kernel's peak", "readings after each round"
+
+
+def resident_growth(run: Callable[[Callable[[object], None]], object]) -> tuple[int, str]:
+    """Bytes by which this process's resident memory grew during a run, at its highest, and what told the highest.
+
+    A round's logits are freed before its tokens are handed on, so no reading sees them; the kernel's peak does. It
+    counts where the run raised it, and the highest reading elsewhere.
+
+    Args:
+        run: called with a function that reads the memory, whatever it is given.
+    """
+    readings = [resident_bytes()]
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # has the kernel forget the peak so far, that of loading
+    peak_before = status_bytes("VmHWM")
+    run(lambda _: readings.append(resident_bytes()))
+    peak = status_bytes("VmHWM")
+    if peak > peak_before:
+        return peak - readings[0], KERNELS_PEAK
+    return max(readings) - readings[0], READINGS
+
+
 def resident_bytes() -> int:
     """Resident memory of this process (Linux)."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise CastError("the system does not tell this process's memory; leave out the benchmark memory with --only")
+    resident = status_bytes("VmRSS")
+    if not resident:
+        raise CastError("the system does not tell this process's memory; leave out the benchmark memory with --only")
+    return resident
+
+
+def status_bytes(name: str) -> int:
+    """One of the sizes that Linux keeps of this process; 0 where it does not."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 @torch.inference_mode()

@@ -2,17 +2,25 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from cast.decode.proposers import top_log_probs
 from cast.errors import CastError
+from cast.models import GraphTarget
+from cast.trees import best_first_tree_from_topk
+from cast.verify.packed import pack_tree
 from jobs import speed
 
-BENCH = Path(__file__).parents[2] / "scripts" / "bench.py"
+ROOT = Path(__file__).parents[2]
+BENCH = ROOT / "scripts" / "bench.py"
+STUDYS_PACKAGES = ("hydra", "omegaconf", "pandas", "scipy", "pandera", "pyarrow")
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +60,50 @@ def test_a_benchmark_reports_its_figures(subject, name, settings, figures):
 def test_every_benchmark_is_tried_here():
     tried = {case[0] for case in test_a_benchmark_reports_its_figures.pytestmark[0].args[1]}
     assert tried == set(speed.BENCHES)
+
+
+def test_the_chain_of_a_cpu_is_said_to_take_a_mask(subject):
+    result = speed.explicit_mask(subject, repeats=1)
+    assert result["autoregressive"]["as_decoded_takes_a_mask"] is False
+    assert result["chain"]["as_decoded_takes_a_mask"] is True
+
+
+def test_a_gpus_tree_is_built_in_one_launch_and_packed(subject, monkeypatch):
+    launches = []
+
+    def capture(run):
+        def repeat():
+            launches.append(run)
+            run()
+
+        return repeat
+
+    captured = replace(subject.pair, target=GraphTarget(subject.pair.target, lambda: capture))
+    monkeypatch.setattr(speed, "with_engine", lambda pair, engine: {"graph": captured, "eager": pair}[engine])
+    rows = 3 * torch.randn(speed.POSITIONS, 96, generator=torch.Generator().manual_seed(0))
+    on_host = best_first_tree_from_topk(*top_log_probs(rows, speed.TOP_K), speed.NODES)
+    expected = pack_tree(on_host, torch.tensor([0]), speed.PREFIX, torch.float32)
+    packing = speed.captured_packing(subject.pair, rows)
+    for count in (1, 2):
+        assert all(map(torch.equal, packing(), expected))
+        assert len(launches) == count
+
+
+def test_memory_that_a_run_gives_back_between_two_readings_counts():
+    def run(read):
+        read(None)
+        torch.ones(32, speed.MEBIBYTE)  # 128 MiB
+        read(None)
+
+    growth, told_by = speed.resident_growth(run)
+    assert told_by == speed.KERNELS_PEAK
+    assert growth > 100 * speed.MEBIBYTE
+
+
+def test_where_the_kernel_keeps_no_peak_the_highest_reading_counts(monkeypatch):
+    readings = iter([100, 130, 120])
+    monkeypatch.setattr(speed, "status_bytes", lambda name: next(readings) if name == "VmRSS" else 0)
+    assert speed.resident_growth(lambda read: (read(None), read(None))) == (30, speed.READINGS)
 
 
 def test_pairs_alternate_and_are_all_timed():
@@ -95,3 +147,15 @@ def test_help_names_every_benchmark():
 def test_no_threads_are_one_line():
     done = subprocess.run([sys.executable, BENCH, "--threads", "0"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "error: --threads must be 1 or more, not 0\n")
+
+
+def test_it_needs_none_of_the_studys_packages():
+    """It comes as far as its own refusal: by then it has imported everything."""
+    without = f"import sys; sys.modules.update(dict.fromkeys({STUDYS_PACKAGES})); sys.argv[1:] = ['--only', 'speed']"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{without}; import bench; bench.main()"],
+        env=os.environ | {"PYTHONPATH": f"{ROOT / 'scripts'}{os.pathsep}{ROOT / 'src'}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr.startswith("error: unknown benchmark 'speed'"), done.stderr

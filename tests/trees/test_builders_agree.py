@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from reference_trees import heap_order, lists, ranked, tree_lists
+from reference_trees import heap_order, lists, mass_of, ranked, tree_lists
 
 from cast.trees import (
     ancestor_mask,
@@ -14,6 +14,7 @@ from cast.trees import (
 )
 
 SUITE, ALL = 300, 10_000
+FEW_VALUES = [-0.0, 0.0, -0.25, -0.5, -1.0, -3.0, -np.inf]
 
 
 def case(seed):
@@ -23,7 +24,7 @@ def case(seed):
     logits = rng.normal(size=(length, vocabulary)) * rng.choice([0.2, 1.0, 5.0])
     kind = seed % 3
     if kind == 0:
-        log_probs = rng.choice([-0.0, 0.0, -0.25, -0.5, -1.0, -3.0, -np.inf], size=logits.shape)
+        log_probs = rng.choice(FEW_VALUES, size=logits.shape)
     else:
         log_probs = torch.from_numpy(logits).log_softmax(-1)
         log_probs = (log_probs.bfloat16() if kind == 1 else log_probs).double().numpy()
@@ -31,9 +32,19 @@ def case(seed):
     return scores, tokens, int(rng.integers(1, 60))
 
 
-def check(seeds, device):
+def tied_case_of_a_round(seed):
+    """The same at the size of a round, from few values; in every other case one token of each position leads."""
+    rng, length, vocabulary = np.random.default_rng(seed), 15, 12
+    log_probs = rng.choice(FEW_VALUES, size=(length, vocabulary))
+    if seed % 2:
+        log_probs = np.minimum(log_probs, -0.5)
+        log_probs[np.arange(length), rng.integers(vocabulary, size=length)] = 0.0
+    return *ranked(log_probs.astype(np.float32), 8), 127
+
+
+def check(seeds, device, make=case):
     for seed in seeds:
-        scores, tokens, budget = case(seed)
+        scores, tokens, budget = make(seed)
         expected = tree_lists(scores, tokens, heap_order(scores, budget))
         given = torch.from_numpy(scores).to(device), torch.from_numpy(tokens).to(device)
         host, resident = best_first_tree_from_topk(*given, budget), best_first_tree_on_device(*given, budget)
@@ -49,6 +60,20 @@ def test_builders_equal_a_plain_heap(device):
 @pytest.mark.slow
 def test_builders_equal_a_plain_heap_on_ten_thousand_cases():
     check(range(SUITE, ALL), torch.device("cpu"))
+
+
+def test_builders_equal_a_plain_heap_on_tied_cases_of_the_size_of_a_round(device):
+    check(range(48), device, tied_case_of_a_round)
+
+
+def test_every_other_case_of_that_size_is_deep_and_tied_where_it_ends():
+    """A path through all positions, and equal masses on both sides of the cut."""
+    for seed in range(1, 48, 2):
+        scores, _, budget = tied_case_of_a_round(seed)
+        order = heap_order(scores, budget + 1)
+        last, next_one = order[-2:]
+        assert mass_of(scores, last) == mass_of(scores, next_one)
+        assert max(map(len, order)) == len(scores)
 
 
 def test_the_resident_builder_at_the_size_of_a_round(device):

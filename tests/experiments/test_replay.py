@@ -200,7 +200,7 @@ def test_every_budget_replays_to_the_live_rounds(logged):
 
 
 @pytest.mark.slow
-def test_two_thousand_rounds_over_all_budgets_and_caps_take_less_than_ten_seconds():
+def test_two_thousand_rounds_over_all_budgets_and_caps_take_less_than_ten_seconds(record_property):
     random = np.random.default_rng(0)
     logits = random.normal(size=(2000, 15, 256)).astype(np.float32) * np.linspace(3, 1, 15, dtype=np.float32)[:, None]
     log_probs = -np.sort(-(logits - np.log(np.exp(logits).sum(-1, keepdims=True))), axis=-1)[:, :, :128]
@@ -210,7 +210,10 @@ def test_two_thousand_rounds_over_all_budgets_and_caps_take_less_than_ten_second
     for top_k in (1, 2, 4, 8, None):
         committed, rounds = roots.walk(best_first_order(roots, 127, top_k).accepted)
         assert (committed[:, 0] == rounds[:, 0]).all()
-    assert time.process_time() - started < 10
+    seconds = time.process_time() - started
+    record_property("replay_seconds", round(seconds, 2))
+    print(f"2,000 rounds, 127 budgets, five rank caps: {seconds:.2f} s of one core")  # shown by pytest -rP
+    assert seconds < 10
 
 
 def test_path_is_what_the_whole_universe_accepts():

@@ -150,6 +150,16 @@ def test_the_mass_curve_is_the_mean_of_sorted_masses(logs, rows):
     curve = rows[rows["analysis"] == "mass_curve"]
     np.testing.assert_allclose(curve["value"], masses, rtol=1e-6)
     assert (curve["budget"] == np.arange(1, 41)).all()
+    assert (curve["low"] < curve["high"]).all()
+    assert curve["value"].between(curve["low"], curve["high"]).all()
+
+
+def test_the_interval_of_a_mass_is_over_prompts(logs):
+    """The same prompt seven times: its rounds differ, but no draw of prompts does."""
+    alike = pd.DataFrame(analyse([logs[0]] * 7, SPEC))
+    curve = alike[alike["analysis"] == "mass_curve"]
+    for end in ("low", "high"):
+        np.testing.assert_allclose(curve[end], curve["value"], rtol=1e-9)
 
 
 def test_the_rank_cap_costs_what_the_two_orders_say(logs, rows):

@@ -108,7 +108,12 @@ class _Replayed:
         return self.roots.totals(accepted, self.roots.chain_rounds if kind == "chain" else None)
 
     def ratios(self, numerators: np.ndarray, denominators: np.ndarray) -> list[dict[str, float]]:
-        """Sum over prompts of each column over that of its denominator, [P, M] each, with its interval."""
+        """Sum over prompts of each column over that of its denominator, with its interval.
+
+        Args:
+            numerators: [P, M].
+            denominators: [P, M], or [P, 1] for all columns alike.
+        """
         columns = numerators.shape[1]
 
         def ratio(strata):
@@ -221,10 +226,12 @@ def reliability(replayed: _Replayed) -> Iterator[Row]:
 
 def mass_curve(replayed: _Replayed) -> Iterator[Row]:
     """Sorted candidate masses averaged over the chain's rounds; ``budget`` is the place in the order (figure 4c)."""
-    masses = replayed.capped.mass[replayed.roots.chain_rounds].mean(axis=0, dtype=np.float64)
+    at = replayed.roots.chain_rounds
+    sums = replayed.by_prompt(replayed.capped.mass[at], at)
+    masses = replayed.ratios(sums, replayed.by_prompt(np.ones((len(at), 1)), at))
     place = {"analysis": "mass_curve", "roots": "chain", "top_k": replayed.spec.top_k, "quantity": "mass"}
     for rank, mass in enumerate(masses, start=1):
-        yield place | {"budget": rank, "value": float(mass), "n": len(replayed.roots.chain_rounds)}
+        yield place | {"budget": rank, "n": len(at)} | mass
 
 
 def rank_cap(replayed: _Replayed) -> Iterator[Row]:

@@ -39,15 +39,19 @@ def own_prompts(prompts_of, name):
     return prompts_of(name)
 
 
-@pytest.fixture
-def batch(exact, own_prompts):
+def after_two_rounds(pair, prompts):
     """Three requests of different lengths, after two rounds."""
-    batch = Batch(exact, Uniform(5), RaggedVerifier(), slots=4, slot_tokens=120)
-    for prompt in own_prompts[:3]:
+    batch = Batch(pair, Uniform(5), RaggedVerifier(), slots=4, slot_tokens=120)
+    for prompt in prompts[:3]:
         batch.admit(Request(prompt, max_new_tokens=64, stop_token_ids=()))
     for _ in range(2):
         batch.round()
     return batch
+
+
+@pytest.fixture
+def batch(exact, own_prompts):
+    return after_two_rounds(exact, own_prompts)
 
 
 def rebuilt(exact, active):
@@ -111,6 +115,24 @@ def test_one_pass_verifies_every_pack(exact, batch, random_scores, verifier):
         torch.testing.assert_close(verified.logits[rows], single.logits, atol=1e-9, rtol=0)
         for tap, expected in zip(verified.taps, single.taps, strict=True):
             torch.testing.assert_close(tap[rows], expected, atol=1e-9, rtol=0)
+
+
+def test_the_kernel_verifies_every_pack(golden, prompts, random_scores, monkeypatch):
+    """By Triton's interpreter where there is no GPU; the other pair's heads are of a size that it does not cover."""
+    pytest.importorskip("triton", reason="the kernel's tests need triton: pip install triton")
+    from cast.serving.kernel import TreeAttention
+
+    folder, device = golden / "dflash_tiny_qwen3", "cuda" if torch.cuda.is_available() else "cpu"
+    pair = cast.load_pair(folder / "target", folder / "drafter", device=device)
+    batch = after_two_rounds(pair, prompts)
+    forest = best_first_forest(*random_scores(7, 3, 6, 3), SIZES)
+    roots = [active.root for active in batch.active]
+    dense = DenseVerifier().verify(pair.target, batch._store, roots, forest)
+    monkeypatch.setattr("cast.serving.passes.ragged_attention", TreeAttention)
+    ragged = RaggedVerifier().verify(pair.target, batch._store, roots, forest)
+    for size, start, padded in zip(SIZES + 1, ragged.starts, dense.starts, strict=True):
+        rows, same = ragged.logits[start : start + size], dense.logits[padded : padded + size]
+        torch.testing.assert_close(rows, same, atol=1e-4, rtol=1e-4)
 
 
 def test_only_the_dense_pass_pads(exact, batch, random_scores):

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import cast
 from cast import CastError
 from cast.serving import (
     BestFirst,
@@ -63,6 +64,21 @@ def test_whatever_the_company(pair, prompts, plain_of, seed, allocator, active):
     requests = mixed(6, prompts, seed)
     run = serve(pair, requests, allocator=allocator, max_active=active, clock=RoundClock())
     assert [result.tokens for result in run.results] == [plain_of(request) for request in requests]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_the_gpu_serves_what_the_cpu_decodes_one_by_one(golden, prompts, plain_of):
+    """Drafting and verifying by the Triton kernel."""
+    from cast.serving.kernel import covers
+
+    folder = golden / "dflash_tiny_qwen3"
+    pair = cast.load_pair(folder / "target", folder / "drafter", device="cuda")
+    assert all(covers(part.head_dim, pair.dtype) for part in (pair.target, pair.drafter.config))
+    requests = mixed(40, prompts, seed=3)
+    run = serve(pair, requests, allocator=BestFirst(6), verifier=RaggedVerifier(), max_active=8, clock=RoundClock())
+    assert [result.tokens for result in run.results] == [plain_of(request) for request in requests]
+    assert max(report.active for report in run.rounds) == 8
 
 
 def test_the_impossible_is_refused_alone_with_its_reason(pair, prompts, plain_of):

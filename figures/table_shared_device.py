@@ -9,6 +9,7 @@ from __future__ import annotations
 import pandas as pd
 
 from . import paper, tables
+from .claims.finding import difference
 from .data import CHAIN, PLAIN, SWEEP, TREE, Study
 from .panels import panel
 from .shared_device import EXPERIMENT, SIDES, common_cells, trees_by_width
@@ -49,12 +50,14 @@ def build(study: Study) -> tables.Table:
         notes=[
             "Ours: the tenant is a process that streams memory for as long as the job runs; idle is the width sweep's "
             "cell, on the prompts that both measured and at the same length. Brackets are 95% paired bootstrap "
-            "intervals over prompts (10,000 resamples). Not a measurement of speed.",
+            "intervals over prompts (10,000 resamples); that of the change is made of both, as of independent cells. "
+            "Not a measurement of speed.",
             "The paper's row: an unknown tenant on its GPU.",
         ],
     )
 
 
+_CHANGE = ("change_points", "change_low_points", "change_high_points")
 _QUANTITIES = [
     "prompts", "ar_ms_per_token", "dflash_ms_per_token", "cast_ms_per_token", "gain_percent", "gain_low_percent",
     "gain_high_percent",
@@ -62,7 +65,7 @@ _QUANTITIES = [
 _COLUMNS = [
     "source", "setting", "domain", "width",
     *(f"{name}_{side}" for side in SIDES for name in _QUANTITIES),
-    "change_points", "note",
+    *_CHANGE, "note",
 ]  # fmt: skip
 
 
@@ -82,15 +85,16 @@ def _row(study: Study, shared, place: dict, cells: dict, trees: dict, width: int
             found = cells[side][cells[side]["method"] == method].sort_values("budget")
             record[f"{name}_ms_per_token_{side}"] = found["ms_per_token"].iloc[-1] if len(found) else float("nan")
     both = all(trees.values())
-    record |= {"note": "; ".join(notes), "change_points": None}
+    record |= {"note": "; ".join(notes)} | dict.fromkeys(_CHANGE)
     if both:
-        record["change_points"] = 100 * (trees["shared"]["gain"] - trees["idle"]["gain"])
+        change = [100 * end for end in difference(trees["shared"], trees["idle"])]
+        record |= dict(zip(_CHANGE, change, strict=True))
     prompts = {record[f"prompts_{side}"] for side in SIDES if trees[side]}
     shown = [
         "/".join(str(count) for count in sorted(prompts)),
         *(tables.number(record.get(f"ar_ms_per_token_{side}"), 1) for side in SIDES),
         *(gains[side] for side in SIDES),
-        f"{record['change_points']:+.1f}" if both else tables.NONE,
+        tables.gap(dict(zip(("gap_points", "gap_low", "gap_high"), change, strict=True))) if both else tables.NONE,
     ]
     return shown, record
 

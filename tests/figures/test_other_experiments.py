@@ -1,14 +1,35 @@
-"""Tables 3, 10, 14 and 15 and Figure 4: numbers from synthetic records, and what a failed cell says."""
+"""Tables 3, 10, 14, 15 and Figure 4: numbers from synthetic records, each gain's interval, and what a failed cell says."""
+
+import math
+import re
 
 import pandas as pd
 import pytest
 from synthetic_records import decode_row, failed, identity
 from test_replay_analyses import SPEC, synthetic_logs
+from test_serving_artefacts import goodput_rows, stored
 
-from cast.experiments.records import DECODE, REPLAY
+from cast.experiments.records import DECODE, REPLAY, SERVING
 from cast.experiments.replay_analyses import analyse
 from cast.experiments.statistics import cell_summary
-from figures import data, fig4, table3, table7, table8, table9, table10, table12, table14, table15, table17, tables
+from figures import (
+    data,
+    fig4,
+    fig7,
+    table3,
+    table7,
+    table8,
+    table9,
+    table10,
+    table12,
+    table14,
+    table15,
+    table17,
+    table_continuous_batching,
+    table_serving,
+    table_shared_device,
+    tables,
+)
 from figures.panels import panel
 
 S = "smollm2_fp32"
@@ -66,24 +87,61 @@ def test_table3_has_intervals_of_prompts_and_ranges_of_seeds(folder):
     assert row["dflash_ms_per_token"] == pytest.approx(25.0)
 
 
+GAIN = r".*gain_percent(_idle|_shared)?|change_points|over_uniform_percent"
+
+
+def ends_of(gain, columns):
+    """The columns of a gain's interval: gain_low_percent or low_percent for gain_percent, and the upper end's."""
+    unit = gain[gain.rindex("points" if "points" in gain else "percent") :]
+    long = [gain.replace(unit, f"{end}_{unit}") for end in ("low", "high")]
+    return long if set(long) <= set(columns) else [name.replace("gain_", "") for name in long]
+
+
 def test_every_gain_has_its_interval(folder):
     write(folder, "repeated_panel", cells({31: 0.2}))
     write(folder, "sampled_decoding", cells({31: 0.2}, temperature=1.0, sampler="walk"))
     write(folder, "generation_length", cells({31: 0.2}))
-    write(folder, "width_sweep", cells({31: 0.2}))
+    write(folder, "width_sweep", cells({31: 0.1}))
     write(folder, "block_length", cells({7: 0.3, 15: 0.5}))
+    write(folder, "shared_device", cells({31: 0.2}))
+    for experiment in ("serving_goodput", "continuous_batching"):
+        stored(folder, experiment, goodput_rows(), SERVING)
     study = data.load(folder.root)
-    for module in (table3, table10, table12, table14, table15):
-        frame = ours(module.build(study))
+    serving = (table_serving, table_continuous_batching)
+    built = (table3, table10, table12, table14, table15, table_shared_device, *serving)
+    frames = {module.__name__: module.build(study).data for module in built} | {"fig7": fig7.plotted(study)}
+    for artefact, frame in frames.items():
+        frame = frame[frame["source"] == "ours"]
         if "method" in frame:
             frame = frame[frame["method"] != "dflash"]  # the baseline itself, whose gain has no spread
-        gains = [name for name in frame if name.endswith("gain_percent") and frame[name].notna().any()]
-        assert gains, module.__name__
+        gains = [name for name in frame if re.fullmatch(GAIN, name) and frame[name].notna().any()]
+        assert gains, artefact
         for name in gains:
-            prefix = name.removesuffix("gain_percent")
-            bounds = [f"{prefix}gain_low_percent", f"{prefix}gain_high_percent"]
-            bounds = bounds if bounds[0] in frame else [f"{prefix}low_percent", f"{prefix}high_percent"]
-            assert frame.loc[frame[name].notna(), bounds].notna().all().all(), (module.__name__, name)
+            ends = frame.loc[frame[name].notna(), ends_of(name, frame)]
+            assert ends.notna().all().all(), (artefact, name)
+
+
+def test_the_interval_of_a_change_is_that_of_both_gains(folder):
+    def mixed(gain, other):  # the prompts gain one or the other, in turns
+        pairs = zip(cells({31: gain}), cells({31: other}), strict=True)
+        return [pair[pair[0]["prompt_index"] % 2] for pair in pairs]
+
+    folder.sweep(S, "math", mixed(0.1, 0.3))
+    write(folder, "shared_device", mixed(0.2, 0.7))
+    table = table_shared_device.build(data.load(folder.root))
+    row = ours(table).iloc[0]
+    reach = {
+        (side, end): abs(row[f"gain_{end}_percent_{side}"] - row[f"gain_percent_{side}"])
+        for side in ("idle", "shared")
+        for end in ("low", "high")
+    }
+    below = math.hypot(reach["shared", "low"], reach["idle", "high"])
+    above = math.hypot(reach["shared", "high"], reach["idle", "low"])
+    change = row["gain_percent_shared"] - row["gain_percent_idle"]
+    found = row[["change_points", "change_low_points", "change_high_points"]].astype(float).tolist()
+    assert found == pytest.approx([change, change - below, change + above])
+    assert below > 1 and above > 1
+    assert table.rows[0].cells[-1] == f"{change:+.1f} [{change - below:.1f}, {change + above:.1f}]"
 
 
 def test_table14_tells_lengths_apart_and_finds_the_oracle(folder):

@@ -1,5 +1,6 @@
 """Serving tables and figures: their numbers from synthetic runs, what is shown, and what a failed setting says."""
 
+import json
 import math
 
 import numpy as np
@@ -130,6 +131,49 @@ def test_paired_ratios_are_free_of_what_a_repeat_shares(study):
     assert "nan" not in text
 
 
+def test_goodput_of_full_rounds_stands_beside_that_of_the_whole_run(folder):
+    rows = [
+        served(f"ragged/{policy}", 8, goodput, repeat, elapsed_s=500 / whole, tokens_per_s=whole, **counts)
+        for policy, goodput, whole, counts in (
+            ("uniform", 50, 20.0, {}),
+            ("best_first", 60, 21.0, {"departures": None, "largest_gap": None}),
+        )
+        for repeat in range(3)
+    ]
+    stored(folder, "serving_goodput", rows, SERVING)
+    table = table_serving.build(data.load(folder.root))
+    by_ratio = ours(table.data).set_index("ratio")
+    over = by_ratio.loc["best-first over uniform, ragged, whole run"]
+    assert (over["quantity"], over["gain_percent"]) == ("tokens_per_s", pytest.approx(5.0))
+    assert (over["low_percent"], over["high_percent"]) == pytest.approx((5.0, 5.0))
+    uniform = ours(table.data).iloc[0]
+    assert (uniform["policy"], uniform["full_rounds"], uniform["rounds"]) == ("uniform", 30, 60)
+    assert (uniform["departures"], uniform["outputs"], uniform["largest_gap"]) == (3, 48, 0.2)
+    assert uniform["whole_mean_tokens_per_s"] == pytest.approx(20.0)
+    even, tree, ratio = ([cell.text for cell in row.shown[3:]] for row in table.rows[:3])
+    assert (even[0], even[3], even[6:]) == ("ragged, uniform", "30 of 60", ["3 of 48", "0.2"])
+    assert (tree[0], tree[6:]) == ("ragged, best-first", [tables.NONE] * 2)  # compared with nothing
+    assert ratio[:3] == ["best-first over uniform, ragged", "+20.0% [20.0, 20.0]", "+5.0% [5.0, 5.0]"]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "told"),
+    [
+        (40, "B = 8: 48 requests from 40 prompts over 3 repeats, none twice in one."),
+        (10, "B = 8: 48 requests from 10 prompts over 3 repeats."),
+        (48, ""),
+        (None, ""),
+    ],
+)
+def test_repeats_that_share_prompts_are_told(folder, prompts, told):
+    stored(folder, "serving_goodput", goodput_rows(), SERVING)
+    provenance = folder.root / "serving_goodput" / S / "math.json"
+    provenance.write_text(json.dumps({"config": {"prompt_limit": prompts}}))
+    notes = [note for note in table_serving.build(data.load(folder.root)).notes if "share prompts" in note]
+    assert len(notes) == bool(told)
+    assert all(note.endswith(told) and "B = 1:" not in note for note in notes)
+
+
 def test_the_scorecard_gives_the_ratios_and_intervals_of_the_tables(folder):
     """Per domain, as geometric means with Student intervals; the paper's static widths are the dense ones."""
     lifts = {"math": (1.05, 1.10, 1.30), "code": (1.02, 0.99, 1.20)}
@@ -176,6 +220,7 @@ def test_continuous_batching(study):
     assert at.set_index("ratio").loc["best-first over uniform, goodput", "gain_percent"] == pytest.approx(10.0)
     uniform = at[at["policy"] == "uniform"].iloc[0]
     assert (uniform["departures"], uniform["outputs"], uniform["arrivals_per_s"]) == (3, 48, 2.0)
+    assert (uniform["full_rounds"], uniform["rounds"]) == (30, 60)
 
 
 def test_sampling_under_load_has_the_largest_distance_of_all_prefixes(study):
@@ -202,7 +247,8 @@ def test_figure_7_has_the_papers_four_series_and_ours(study):
     frame = ours(fig7.plotted(study))
     last = frame[frame["active"] == 8].set_index(["verifier", "policy"])
     assert set(last.index) == set(fig7.SERIES)
-    assert last.loc[("dense", "best_first"), "over_uniform_percent"] == pytest.approx(-12.5)
+    over = last.loc[("dense", "best_first"), [f"over_uniform_{end}percent" for end in ("", "low_", "high_")]]
+    assert over.tolist() == pytest.approx([-12.5] * 3)
     assert (last["low"] < last["mean"]).all()
 
 

@@ -1,12 +1,14 @@
-"""How often a round waits for the device: once for its walk, and once more where the host builds the tree.
+"""What a round asks of the device beside its passes: how often it waits for it, and which masks its passes take.
 
-Counted by CUDA itself where there is a GPU, and on a CPU that plays one.
+It waits once for its walk, and once more where the host builds the tree. Counted by CUDA itself where there is a GPU,
+and on a CPU that plays one.
 """
 
 import copy
 import dataclasses
 import itertools
 import warnings
+from unittest import mock
 
 import pytest
 import torch
@@ -29,17 +31,15 @@ ROUNDS = [
 HEADS = {"eagle3": "eagle3_tiny", "dart": "dart_tiny"}
 
 
+def generated(pair, method, on_tokens=None):
+    prompt = torch.arange(40) % 7 + 5
+    cast.generate(pair, prompt, method, max_new_tokens=24, stop_token_ids=[], on_tokens=on_tokens)
+
+
 def waits_of_rounds(pair, method, waits):
     """The waits of each round from the second on, by a count of all so far; the first ends the prefill, too."""
     seen = []
-    cast.generate(
-        pair,
-        torch.arange(40) % 7 + 5,
-        method,
-        max_new_tokens=24,
-        stop_token_ids=[],
-        on_tokens=lambda _: seen.append(waits()),
-    )
+    generated(pair, method, lambda _: seen.append(waits()))
     return [after - before for before, after in itertools.pairwise(seen)][1:]
 
 
@@ -114,13 +114,24 @@ def placed(pair, engine):
     return dataclasses.replace(pair, target=target, drafter=drafter)
 
 
+@pytest.fixture
+def causal_kernels(monkeypatch):
+    """Prepares this process to play a device; gives (n, entries) of each call of its causal kernel behind a prefix."""
+    calls = []
+
+    def mask(n, entries):  # torch's own form of it looks for a real GPU
+        calls.append((n, entries))
+        return torch.ones(n, entries).tril(entries - n) > 0
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(layers, "causal_behind_prefix", mask)
+    return calls
+
+
 @pytest.mark.parametrize(("engine", "method", "waits"), ROUNDS)
 def test_a_round_waits_for_its_walk_and_for_a_tree_that_the_host_builds(
-    golden_pair, monkeypatch, engine, method, waits
+    golden_pair, causal_kernels, engine, method, waits
 ):
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    # torch's own form of this mask looks for a real GPU.
-    monkeypatch.setattr(layers, "causal_behind_prefix", lambda n, entries: torch.ones(n, entries).tril(entries - n) > 0)
     pair = placed(golden_pair(HEADS.get(method, "dflash_tiny_qwen3")), engine)
     with PlayedDevice() as device:
         rounds = waits_of_rounds(pair, method, lambda: device.waits)
@@ -145,3 +156,55 @@ def test_cuda_counts_as_many(golden, engine, method, waits):
             torch.cuda.set_sync_debug_mode("default")
     assert len(rounds) > 2
     assert set(rounds) == {waits}
+
+
+NEITHER, CAUSAL, MASK = (False, False), (False, True), (True, False)
+"""What a pass takes: a mask, and the causal kernel."""
+
+ON_A_CPU = [("autoregressive", NEITHER), ("dflash", MASK), ("cast", MASK)]
+ON_A_GPU = [("autoregressive", NEITHER), ("dflash", CAUSAL), ("cast", MASK)]
+
+
+def taken_by_passes(pair, method):
+    """What each target pass of a generation takes, the prompt's first."""
+    taken, forward = [], pair.target.forward
+
+    def watched(*arguments, mask=None, causal=False, **options):
+        taken.append((mask is not None, causal))
+        return forward(*arguments, mask=mask, causal=causal, **options)
+
+    with mock.patch.object(pair.target, "forward", watched):
+        generated(pair, method)
+    return taken
+
+
+def assert_taken(taken, by_each_round):
+    prompt, *rounds = taken
+    assert prompt == CAUSAL
+    assert len(rounds) > 2
+    assert set(rounds) == {by_each_round}
+
+
+@pytest.mark.parametrize(("method", "by_each_round"), ON_A_CPU)
+def test_on_a_cpu_plain_decoding_alone_takes_no_mask(golden_pair, method, by_each_round):
+    assert_taken(taken_by_passes(golden_pair("dflash_tiny_qwen3"), method), by_each_round)
+
+
+@pytest.mark.parametrize(("method", "by_each_round"), ON_A_GPU)
+def test_a_chain_takes_a_gpus_causal_kernel_instead_of_a_mask(golden_pair, causal_kernels, method, by_each_round):
+    pair = placed(golden_pair("dflash_tiny_qwen3"), "eager")
+    with PlayedDevice():
+        taken = taken_by_passes(pair, method)
+    assert_taken(taken, by_each_round)
+    # In each layer of each of the chain's passes; that of the prompt, which stands behind no prefix, is another.
+    chains = taken[1:].count(CAUSAL)
+    assert [n for n, _ in causal_kernels] == [pair.drafter.block_size] * chains * pair.target.layers
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize(("method", "by_each_round"), ON_A_GPU)
+def test_cuda_is_given_the_same(golden, method, by_each_round):
+    folder = golden / "dflash_tiny_qwen3"
+    pair = cast.load_pair(folder / "target", folder / "drafter", device="cuda")
+    assert_taken(taken_by_passes(pair, method), by_each_round)

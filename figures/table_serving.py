@@ -200,7 +200,7 @@ def _reused(batch: Batch, prompts: int | None) -> list[str]:
 
 
 def _prompts(study: Study, place: Place) -> int | None:
-    """How many prompts the runs of a place took in turns, from their provenance; None where it does not say."""
+    """How many prompts the runs of a place took in turns, as their provenance configures it; None where it does not."""
     path = study.root / GOODPUT / place.setting / f"{place.domain}.json"
     config = read_json(path).get("config") if path.is_file() else None
     return (config or {}).get("prompt_limit")

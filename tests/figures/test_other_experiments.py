@@ -1,4 +1,4 @@
-"""Tables 3, 10, 14, 15 and Figure 4: numbers from synthetic records, each gain's interval, and what a failed cell says."""
+"""Tables 3, 10, 14, 15 and Figure 4: numbers from synthetic records, gains' intervals, and what a failed cell says."""
 
 import math
 import re

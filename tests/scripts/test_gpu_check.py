@@ -1,4 +1,4 @@
-"""The check for machines with a GPU, where there is none: it says why it does nothing, and which tests it would run."""
+"""The check for machines with a GPU, where there is none: why it does nothing, what it would run and how long."""
 
 import os
 import re
@@ -35,11 +35,31 @@ def runnable_tests(python):
     return done.stdout.split(), done.stderr.splitlines()
 
 
-def test_without_torch_it_says_so_and_succeeds(bare_python, tmp_path):
+def skipped(python, out, **environment):
+    """Exit status and standard output."""
     done = subprocess.run(
-        [SCRIPT, tmp_path / "out"], env=os.environ | {"PYTHON": str(bare_python)}, capture_output=True, text=True
+        [SCRIPT, out], env=os.environ | {"PYTHON": str(python)} | environment, capture_output=True, text=True
     )
-    assert (done.returncode, done.stdout) == (0, "gpu_check: skipped: torch is not installed\n")
+    return done.returncode, done.stdout
+
+
+def test_without_torch_it_says_so_and_succeeds(bare_python, tmp_path):
+    assert skipped(bare_python, tmp_path / "out") == (0, "gpu_check: skipped: torch is not installed\n")
+
+
+def test_without_a_gpu_it_says_so_and_succeeds(tmp_path):
+    outcome = skipped(sys.executable, tmp_path / "out", CUDA_VISIBLE_DEVICES="")
+    assert outcome == (0, "gpu_check: skipped: torch sees no CUDA device\n")
+
+
+def test_its_steps_end_within_ten_minutes():
+    """By their time limits, each with the time until a process that ignores its limit is killed."""
+    script = SCRIPT.read_text()
+    limits = [int(limit) for limit in re.findall(r"^ *step \w+ (\S+) ", script, re.MULTILINE)]
+    until_killed = int(re.search(r'^ *timeout -k (\d+) "\$limit" ', script, re.MULTILINE)[1])
+    outside_of_steps = 30
+    assert len(limits) == 5
+    assert sum(limits) + len(limits) * until_killed + outside_of_steps < 600
 
 
 def test_the_files_that_hold_gpu_tests_run_where_their_imports_are(bare_python):

@@ -1,7 +1,7 @@
 """Figure 4: replay diagnostics. (a) Rank of the target's token at the chain's first rejection; (b) reliability of the
 candidates at depth one; (c) sorted candidate masses with the stopping threshold.
 
-Ours: by domain, with 95% intervals (a: bootstrap over prompts; b: Wilson). Where nothing was replayed, (c) shows the
+Ours: by domain, with 95% intervals (a, c: bootstrap over prompts; b: Wilson). Where nothing was replayed, (c) shows the
 mass curve of the drafter's score log, which the width prediction rests on. The paper's printed numbers in grey: as a
 range where its text gives one over its domains.
 """
@@ -91,7 +91,10 @@ def _points(rows: pd.DataFrame) -> list[dict]:
         for hit in hits.itertuples()
     ]
     masses = rows[rows["analysis"] == "mass_curve"]
-    points += [{"panel": "c", "x": mass.budget, "value": mass.value, "n": mass.n} for mass in masses.itertuples()]
+    points += [
+        {"panel": "c", "x": mass.budget, "value": mass.value, "low": mass.low, "high": mass.high, "n": mass.n}
+        for mass in masses.itertuples()
+    ]
     return points
 
 
@@ -206,9 +209,10 @@ def _masses(axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
         label = paper.DOMAIN_LABELS.get(domain, domain)
         if rows["at"].notna().any():
             label = f"{label}, {rows['at'].iloc[0]}"
-        axes.plot(
-            rows["x"].astype(float), rows["value"].astype(float), color=style.domain_style(domain)["color"], label=label
-        )
+        place, mass, low, high = rows[["x", "value", "low", "high"]].to_numpy(dtype=float).T
+        colour = style.domain_style(domain)["color"]
+        axes.plot(place, mass, color=colour, label=label)
+        axes.fill_between(place, low, high, color=colour, alpha=0.2, linewidth=0)
     points = theirs[theirs["at"] != THRESHOLD]
     axes.plot(points["x"].astype(float), points["value"], "D", color=style.PAPER, label="paper, GSM8K")
     axes.set_yscale("log")

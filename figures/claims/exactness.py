@@ -48,8 +48,8 @@ def the_chain_departs_too(study: Study, settings: list[str]) -> Finding:
         raise NotMeasured("chain and tree were not both measured in bf16")
     return Finding(
         "; ".join(f"{method}: {int(share.sum())} of {len(share)}" for method, share in shares.items()),
+        bool(shares[CHAIN].any() and shares[TREE].any()),
         bool(shares[CHAIN].any()),
-        bool(shares[CHAIN].any() or not shares[TREE].any()),
         tuple(sorted(set(outputs["setting"]))),
     )
 

@@ -141,6 +141,11 @@ def reaches(m: Measurement, bar: float, digits: int) -> bool:
     return m.low > 0 and (at_least or informative)
 
 
+def no_gain(m: Measurement, bar: float) -> bool:
+    """Whether the interval contains 0 or lies below it, and ends below a gain of ``bar``. False without an interval."""
+    return m.low <= 0 and m.high < bar
+
+
 def needs_interval(ends: Iterable[float]) -> None:
     """Refuse to judge where an end of an interval is NaN."""
     ends = list(ends)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pandas as pd
@@ -17,7 +18,18 @@ from .. import tables
 from ..data import Study
 from ..panels import measured
 from ..serving import CONTINUOUS, GOODPUT, Batch, batches
-from .finding import Finding, Measurement, NotMeasured, as_gain, judged, measured_rows, printed, reaches, within
+from .finding import (
+    Finding,
+    Measurement,
+    NotMeasured,
+    as_gain,
+    judged,
+    measured_rows,
+    no_gain,
+    printed,
+    reaches,
+    within,
+)
 
 TAX = "width_tax"
 Variant = tuple[str, str]  # verifier, policy
@@ -88,12 +100,13 @@ def requests_lift_rounds(study: Study, settings: list[str]) -> Finding:
 
 def dense_allocation_is_no_gain(study: Study, settings: list[str]) -> Finding:
     found = _ratios(study, settings, GOODPUT, ("dense", "best_first"), ("dense", "uniform"))
+    bars = printed("dense_request_level") / 100
     return judged(
         found,
-        as_gain,
-        reproduced=all(m.value <= 0 for m in found),
-        direction=min(m.value for m in found) <= 0,
-        printed=printed("dense_request_level") / 100,
+        lambda m: f"best-first over uniform {as_gain(m)}",
+        reproduced=all(no_gain(m, -bars.min()) for m in found),
+        direction=any(m.value <= 0 for m in found),
+        printed=bars,
     )
 
 
@@ -109,8 +122,8 @@ def bucketing_loses(study: Study, settings: list[str]) -> Finding:
         raise NotMeasured("no bucketed verifier was served")
     return judged(
         found,
-        as_gain,
-        reproduced=all(m.value < 0 for m in found),
+        lambda m: f"over dense {as_gain(m)}",
+        reproduced=all(m.high < 0 for m in found),
         direction=any(m.value < 0 for m in found),
     )
 
@@ -152,7 +165,8 @@ def ragged_adds_acceptance(study: Study, settings: list[str]) -> Finding:
 
 def continuous_batching_gains(study: Study, settings: list[str]) -> Finding:
     found = _ratios(study, settings, CONTINUOUS, ("ragged", "best_first"), ("ragged", "uniform"))
-    return _range(found, "continuous_batching", digits=3)
+    shown = _range(found, "continuous_batching", digits=3)
+    return replace(shown, reproduced=shown.reproduced and all(m.low > 0 for m in found))
 
 
 def served_near_ties(study: Study, settings: list[str]) -> Finding:

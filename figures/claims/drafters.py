@@ -9,7 +9,7 @@ import pandas as pd
 
 from cast.experiments.records import DECODE, REPLAY
 
-from .. import tables
+from .. import paper, tables
 from ..data import CHAIN, TREE, Study
 from ..panels import Panel
 from .finding import (
@@ -21,44 +21,49 @@ from .finding import (
     judged,
     measured_panel,
     measured_rows,
+    needs_interval,
     place,
     printed,
     within,
 )
+from .paired import cell_gain
 
 COMPARISON, DART_REPLAY = "drafter_comparison", "dart_replay"
-# EAGLE's tree of 60 tokens counts its root.
-EAGLE_NODES, DART_BUDGETS = 59, (8, 16, 32, 60)
+# EAGLE's trees of 16 and 60 tokens count their root.
+EAGLE_TREES, EAGLE_NODES, DART_BUDGETS = (15, 59), 59, (8, 16, 32, 60)
 
 
 def faster_than_eagle3(study: Study, settings: list[str]) -> Finding:
+    block = measured_panel(study, settings, COMPARISON)
     found = [
-        Measurement(setting, place(study, tree), eagle["ms_per_token"] / tree["ms_per_token"] - 1)
+        Measurement(setting, place(study, tree), *cell_gain(block, tree, eagle))
         for setting, _, eagle, tree, _ in _beside_eagle3(study, settings)
     ]
     bars = printed("cast_over_eagle3") / 100
     return judged(
         found,
-        lambda m: tables.percent(m.value),
-        reproduced=within((m.value for m in found), bars, 2),
+        as_gain,
+        reproduced=all_above(found) and within((m.value for m in found), bars, 2),
         direction=all(m.value > 0 for m in found),
+        printed=bars,
     )
 
 
 def chain_trails_eagle3(study: Study, settings: list[str]) -> Finding:
-    """Speedups of chain, EAGLE-3 and CAST: whether the chain trails EAGLE-3 somewhere while CAST leads there."""
-    cells = [
-        (setting, place(study, tree), *(cell["ms_per_token"] for cell in (chain, eagle, tree)))
-        for setting, _, eagle, tree, chain in _beside_eagle3(study, settings)
-    ]
-    return Finding(
-        "; ".join(
-            f"{setting}, {where}: chain {chain:.2f}, EAGLE-3 {eagle:.2f}, CAST {tree:.2f} ms/token"
-            for setting, where, chain, eagle, tree in cells
-        ),
-        any(tree < eagle < chain for *_, chain, eagle, tree in cells),
-        all(tree < eagle for *_, eagle, tree in cells),
-        tuple(dict.fromkeys(setting for setting, *_ in cells)),
+    """Gains of EAGLE-3 over the chain and of CAST over EAGLE-3."""
+    block = measured_panel(study, settings, COMPARISON)
+    cells = []
+    for setting, _, eagle, tree, chain in _beside_eagle3(study, settings):
+        where = place(study, tree)
+        over_chain = Measurement(setting, f"{where}, EAGLE-3 over the chain", *cell_gain(block, eagle, chain))
+        over_eagle = Measurement(setting, f"{where}, CAST over EAGLE-3", *cell_gain(block, tree, eagle))
+        cells.append((over_chain, over_eagle))
+    needs_interval(m.low for pair in cells for m in pair)
+    return judged(
+        [m for pair in cells for m in pair],
+        as_gain,
+        reproduced=any(over_chain.low > 0 and over_eagle.low > 0 for over_chain, over_eagle in cells),
+        direction=all(over_eagle.value > 0 for _, over_eagle in cells),
     )
 
 
@@ -92,6 +97,31 @@ def eagle3_drafts_many_times(study: Study, settings: list[str]) -> Finding:
     )
 
 
+def eagle3_larger_tree_is_faster(study: Study, settings: list[str]) -> Finding:
+    """Gain of the larger of EAGLE-3's trees over the smaller one, of every head."""
+    block = measured_panel(study, settings, COMPARISON)
+    found, longer = [], []
+    for setting, domain in block.places:
+        cells = block.of(setting, domain, method="eagle3")
+        for head, of_head in cells[cells["prompts"] > 0].groupby("drafter"):
+            trees = {row["budget"]: row for row in of_head.to_dict("records")}
+            if set(EAGLE_TREES) <= set(trees):
+                small, large = (trees[nodes] for nodes in EAGLE_TREES)
+                found.append(Measurement(setting, f"{domain}, {head}", *cell_gain(block, large, small)))
+                longer.append(large["r_prompt_mean"] > small["r_prompt_mean"])
+    if not found:
+        raise NotMeasured("no EAGLE-3 head was measured with trees of 16 and of 60 tokens")
+    printed_times = paper.table("table13").dropna(subset="head")
+    times = printed_times.pivot(index=["head", "domain"], columns="width", values="ms_per_token")
+    return judged(
+        found,
+        as_gain,
+        reproduced=all_above(found) and all(longer),
+        direction=all(m.value > 0 for m in found),
+        printed=times[16] / times[60] - 1,
+    )
+
+
 def dart_grows_with_budget(study: Study, settings: list[str]) -> Finding:
     """R at 63 nodes over R at one node, minus one, at every position."""
     rows = _dart(study, settings, "r_pooled")
@@ -121,18 +151,20 @@ def dart_lift_at_63(study: Study, settings: list[str]) -> Finding:
 
 
 def dart_tree_faster_when_wide(study: Study, settings: list[str]) -> Finding:
-    """Speedup of DART's own tree of 60 nodes."""
-    found, wider = [], []
+    """Gain of DART's own tree of 60 nodes over that of 8, and its speedup."""
+    block = measured_panel(study, settings, COMPARISON)
+    found, speedups = [], {}
     for setting, domain, cells in _dart_trees(study, settings, (DART_BUDGETS[0], DART_BUDGETS[-1])):
-        narrow, wide = cells.iloc[0], cells.iloc[-1]
-        found.append(Measurement(setting, f"{domain}, {wide['budget']} nodes", wide["speedup"]))
-        wider.append(wide["speedup"] > narrow["speedup"])
+        narrow, wide = cells.to_dict("records")
+        gain = Measurement(setting, domain, *cell_gain(block, wide, narrow))
+        found.append(gain)
+        speedups[gain.label] = wide["speedup"]
     bar = 0.9 * printed("dart_tree_speedup", within="60").min()
     return judged(
         found,
-        lambda m: f"{m.value:.2f}x",
-        reproduced=all(wider) and all(m.value >= bar for m in found),
-        direction=all(wider),
+        lambda m: f"{as_gain(m)}, at {speedups[m.label]:.2f}x",
+        reproduced=all_above(found) and all(speedup >= bar for speedup in speedups.values()),
+        direction=all(m.value > 0 for m in found),
     )
 
 

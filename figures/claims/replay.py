@@ -185,10 +185,10 @@ def replay_is_the_live_tree(study: Study, settings: list[str]) -> Finding:
 
 
 def rounds_account_for_tokens(study: Study, settings: list[str]) -> Finding:
-    """Replayed rounds of the chain times their R, over the tokens that were logged, minus one."""
+    """Replayed rounds of the chain times their R, over the tokens that were emitted, minus one."""
     rows = _replayed(study, settings, "fixed_shapes", roots="own", quantity="r_pooled", method=CHAIN)
     logged = measured_rows(study, settings, "score_log", SCORE_LOG)
-    tokens = logged.groupby(["setting", "domain"])["output_tokens"].sum()
+    tokens = logged.groupby(["setting", "domain"])["new_tokens"].sum()
     found = [
         Measurement(row.setting, row.domain, float(row.n * row.value / tokens[row.setting, row.domain] - 1))
         for row in rows.itertuples()

@@ -6,6 +6,7 @@ Ratios are those of the serving tables: geometric mean over repeats with a 95% S
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -32,6 +33,8 @@ from .finding import (
 )
 
 TAX = "width_tax"
+SHARED = range(2, sys.maxsize)
+"""Numbers of active requests that share a budget: one alone gets the same tree from every allocator."""
 Variant = tuple[str, str]  # verifier, policy
 
 
@@ -94,12 +97,12 @@ def best_static_shrinks(study: Study, settings: list[str]) -> Finding:
 
 
 def requests_lift_rounds(study: Study, settings: list[str]) -> Finding:
-    found = _ratios(study, settings, GOODPUT, ("dense", "best_first"), ("dense", "uniform"), "r_pooled")
+    found = _ratios(study, settings, GOODPUT, ("dense", "best_first"), ("dense", "uniform"), "r_pooled", SHARED)
     return _range(found, "dense_acceptance", digits=3)
 
 
 def dense_allocation_is_no_gain(study: Study, settings: list[str]) -> Finding:
-    found = _ratios(study, settings, GOODPUT, ("dense", "best_first"), ("dense", "uniform"))
+    found = _ratios(study, settings, GOODPUT, ("dense", "best_first"), ("dense", "uniform"), active=SHARED)
     bars = printed("dense_request_level") / 100
     return judged(
         found,
@@ -114,7 +117,8 @@ def bucketing_loses(study: Study, settings: list[str]) -> Finding:
     found = []
     for buckets in ("bucketed_2", "bucketed_4"):
         try:
-            ratios = _ratios(study, settings, GOODPUT, (buckets, "best_first"), ("dense", "best_first"))
+            pair = (buckets, "best_first"), ("dense", "best_first")
+            ratios = _ratios(study, settings, GOODPUT, *pair, active=SHARED)
         except NotMeasured:
             continue
         found += [Measurement(m.setting, f"{m.place}, {buckets}", m.value, m.low, m.high) for m in ratios]
@@ -131,7 +135,7 @@ def bucketing_loses(study: Study, settings: list[str]) -> Finding:
 def padding_costs(study: Study, settings: list[str]) -> Finding:
     """Share of a dense pass over best-first trees that the ragged pass does without, from the traced runs."""
     rows = _served(study, settings, GOODPUT, traced=True)
-    rows = rows[(rows["policy"] == "best_first") & rows["verify_ms_per_round"].notna()]
+    rows = rows[(rows["policy"] == "best_first") & rows["verify_ms_per_round"].notna() & rows["active"].isin(SHARED)]
     times = rows.pivot_table(index=["setting", "domain", "active"], columns="verifier", values="verify_ms_per_round")
     if not {"dense", "ragged"} <= set(times.columns) or times[["dense", "ragged"]].dropna().empty:
         raise NotMeasured("dense and ragged verification were not both traced")
@@ -159,8 +163,9 @@ def ragged_over_static(study: Study, settings: list[str]) -> Finding:
 
 
 def ragged_adds_acceptance(study: Study, settings: list[str]) -> Finding:
-    found = _ratios(study, settings, GOODPUT, ("ragged", "best_first"), ("ragged", "uniform"), "r_pooled")
-    return _range(found, "ragged_acceptance", digits=2)
+    """At the numbers of active requests that the paper names."""
+    pair = ("ragged", "best_first"), ("ragged", "uniform")
+    return _range(_ratios(study, settings, GOODPUT, *pair, "r_pooled", range(8, 17)), "ragged_acceptance", digits=2)
 
 
 def continuous_batching_gains(study: Study, settings: list[str]) -> Finding:
@@ -246,10 +251,12 @@ def _ratios(
     above: Variant,
     below: Variant | Callable[[Batch], Variant | None],
     column: str = "goodput_tokens_per_s",
+    active: range = range(1, sys.maxsize),
 ) -> list[Measurement]:
     """One variant over another, minus one, by setting, domain and active requests.
 
     below: a variant, or what gives one for each batch.
+    active: the numbers of active requests that count.
     """
     from cast.experiments.serving_statistics import compare  # scipy: only where records are compared
 
@@ -257,6 +264,8 @@ def _ratios(
     found = []
     for place in measured(study, experiment, SERVING):
         for batch in batches(place) if place.setting in settings else []:
+            if batch.active not in active:
+                continue
             base = below(batch) if callable(below) else below
             ratio = compare(batch.runs, above, base, column) if base else None
             if ratio and ratio.repeats:
@@ -264,7 +273,8 @@ def _ratios(
                 found.append(Measurement(place.setting, label, ratio.gain, ratio.low, ratio.high))
     if not found:
         base = "a static width" if callable(below) else "/".join(below)
-        raise NotMeasured(f"no run has both {'/'.join(above)} and {base}")
+        counts = "" if active.start == 1 else f" at {active.start} or more active requests"
+        raise NotMeasured(f"no run has both {'/'.join(above)} and {base}{counts}")
     return found
 
 

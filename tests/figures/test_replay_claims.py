@@ -160,10 +160,10 @@ def test_a_replayed_tree_is_held_against_the_live_one(folder, off, expected):
 @pytest.mark.parametrize(
     ("off", "expected"), [(0.04, (True, True)), (-0.04, (True, True)), (-0.20, (False, True)), (0.10, (False, False))]
 )
-def test_replayed_rounds_are_held_against_the_logged_tokens(folder, off, expected):
+def test_replayed_rounds_are_held_against_the_emitted_tokens(folder, off, expected):
     log = {
-        "prompt_tokens": 40, "new_tokens": 96, "output_tokens": 100, "roots": 99, "departures": 0,
-        "max_new_tokens": 96, "block_size": 16, "top": 8,
+        "prompt_tokens": 40, "new_tokens": 100, "output_tokens": 115, "roots": 99, "departures": 0,
+        "max_new_tokens": 100, "block_size": 16, "top": 8,
     }  # fmt: skip
     prompts = [{"prompt_id": f"p{n}", "prompt_index": n} for n in range(2)]
     logged = [identity("score_log", S, "math") | log | prompt for prompt in prompts]

@@ -30,6 +30,11 @@ def sweep(setting: str, gains: dict[int, float], target: str = "smollm2_135m", *
     return rows
 
 
+def test_the_readme_counts_the_claims():
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert f"{len(claims.entries())} claims of the paper" in readme
+
+
 def verdicts(folder, scope: str | None = None) -> dict[str, dict]:
     return {
         verdict["id"]: verdict

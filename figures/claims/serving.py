@@ -6,7 +6,6 @@ Ratios are those of the serving tables: geometric mean over repeats with a 95% S
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -33,8 +32,8 @@ from .finding import (
 )
 
 TAX = "width_tax"
-SHARED = range(2, sys.maxsize)
-"""Numbers of active requests that share a budget: one alone gets the same tree from every allocator."""
+SHARED = (2, math.inf)
+"""Least and most active requests that share a budget: one alone gets the same tree from every allocator."""
 Variant = tuple[str, str]  # verifier, policy
 
 
@@ -135,7 +134,7 @@ def bucketing_loses(study: Study, settings: list[str]) -> Finding:
 def padding_costs(study: Study, settings: list[str]) -> Finding:
     """Share of a dense pass over best-first trees that the ragged pass does without, from the traced runs."""
     rows = _served(study, settings, GOODPUT, traced=True)
-    rows = rows[(rows["policy"] == "best_first") & rows["verify_ms_per_round"].notna() & rows["active"].isin(SHARED)]
+    rows = rows[(rows["policy"] == "best_first") & rows["verify_ms_per_round"].notna() & rows["active"].between(*SHARED)]
     times = rows.pivot_table(index=["setting", "domain", "active"], columns="verifier", values="verify_ms_per_round")
     if not {"dense", "ragged"} <= set(times.columns) or times[["dense", "ragged"]].dropna().empty:
         raise NotMeasured("dense and ragged verification were not both traced")
@@ -165,7 +164,7 @@ def ragged_over_static(study: Study, settings: list[str]) -> Finding:
 def ragged_adds_acceptance(study: Study, settings: list[str]) -> Finding:
     """At the numbers of active requests that the paper names."""
     pair = ("ragged", "best_first"), ("ragged", "uniform")
-    return _range(_ratios(study, settings, GOODPUT, *pair, "r_pooled", range(8, 17)), "ragged_acceptance", digits=2)
+    return _range(_ratios(study, settings, GOODPUT, *pair, "r_pooled", (8, 16)), "ragged_acceptance", digits=2)
 
 
 def continuous_batching_gains(study: Study, settings: list[str]) -> Finding:
@@ -251,12 +250,12 @@ def _ratios(
     above: Variant,
     below: Variant | Callable[[Batch], Variant | None],
     column: str = "goodput_tokens_per_s",
-    active: range = range(1, sys.maxsize),
+    active: tuple[float, float] = (1, math.inf),
 ) -> list[Measurement]:
     """One variant over another, minus one, by setting, domain and active requests.
 
     below: a variant, or what gives one for each batch.
-    active: the numbers of active requests that count.
+    active: least and most active requests that count.
     """
     from cast.experiments.serving_statistics import compare  # scipy: only where records are compared
 
@@ -264,7 +263,7 @@ def _ratios(
     found = []
     for place in measured(study, experiment, SERVING):
         for batch in batches(place) if place.setting in settings else []:
-            if batch.active not in active:
+            if not active[0] <= batch.active <= active[1]:
                 continue
             base = below(batch) if callable(below) else below
             ratio = compare(batch.runs, above, base, column) if base else None
@@ -273,7 +272,7 @@ def _ratios(
                 found.append(Measurement(place.setting, label, ratio.gain, ratio.low, ratio.high))
     if not found:
         base = "a static width" if callable(below) else "/".join(below)
-        counts = "" if active.start == 1 else f" at {active.start} or more active requests"
+        counts = "" if active[0] == 1 else f" at {active[0]} or more active requests"
         raise NotMeasured(f"no run has both {'/'.join(above)} and {base}{counts}")
     return found
 

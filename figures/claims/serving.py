@@ -134,7 +134,9 @@ def bucketing_loses(study: Study, settings: list[str]) -> Finding:
 def padding_costs(study: Study, settings: list[str]) -> Finding:
     """Share of a dense pass over best-first trees that the ragged pass does without, from the traced runs."""
     rows = _served(study, settings, GOODPUT, traced=True)
-    rows = rows[(rows["policy"] == "best_first") & rows["verify_ms_per_round"].notna() & rows["active"].between(*SHARED)]
+    rows = rows[
+        (rows["policy"] == "best_first") & rows["verify_ms_per_round"].notna() & rows["active"].between(*SHARED)
+    ]
     times = rows.pivot_table(index=["setting", "domain", "active"], columns="verifier", values="verify_ms_per_round")
     if not {"dense", "ragged"} <= set(times.columns) or times[["dense", "ragged"]].dropna().empty:
         raise NotMeasured("dense and ragged verification were not both traced")

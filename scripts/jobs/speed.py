@@ -26,6 +26,7 @@ from cast.errors import CastError
 from cast.models import KVCache, Pair, Target, load_embedded_pair, with_engine
 from cast.models.checkpoint import checkpoint_folder
 from cast.models.embedded import computes_bfloat16
+from cast.models.layers import Weight
 from cast.models.loading import resolve_device, resolve_dtype
 from cast.models.random_models import dflash_head, random_model
 from cast.trees import CandidateTree, best_first_tree_from_topk, chain_tree
@@ -171,8 +172,8 @@ def weight_bytes(target: Target) -> int:
     """Bytes of weights that one decoded token reads; of the embedding table it reads a row."""
     weights = [target.lm_head, target.final_norm]
     for layer in target.decoder_layers:
-        weights += [weight for weight in vars(layer).values() if isinstance(weight, Tensor)]
-    return sum(weight.numel() * weight.dtype.itemsize for weight in weights)
+        weights += [weight for weight in vars(layer).values() if isinstance(weight, Weight)]
+    return sum(weight.nbytes for weight in weights)
 
 
 def read_gigabytes_per_s(device: torch.device, size: int = 256 * MEBIBYTE) -> float:

@@ -10,8 +10,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from cast.models import layers
 from cast.models.layers import (
     PackedLinear,
+    PackedWeight,
     RotaryTable,
     additive_mask,
     attend,
@@ -39,6 +41,26 @@ def test_a_packed_linear_map_is_the_linear_map(dtype, rows, with_bias):
 def test_packing_is_undone_bit_for_bit(dtype):
     weight = torch.randn(37, 21, generator=torch.Generator().manual_seed(1)).to(dtype)
     assert torch.equal(dense(pack(weight)), weight)
+
+
+def test_one_row_of_bf16_takes_torchs_own_kernel_and_puts_the_switch_back(monkeypatch):
+    generator = torch.Generator().manual_seed(4)
+    weight, x = (torch.randn(shape, generator=generator) for shape in ((50, 33), (2, 33)))
+    packed = {dtype: pack(weight.to(dtype)) for dtype in (torch.float32, torch.bfloat16)}
+    if not isinstance(packed[torch.bfloat16], PackedWeight):
+        pytest.skip("no bfloat16 in oneDNN on this CPU")
+    calls = []
+    own = layers._without_onednn
+    monkeypatch.setattr(layers, "_without_onednn", lambda *given: calls.append(len(given[0])) or own(*given))
+    for dtype, weights in packed.items():
+        for rows in (x[:1], x):
+            exact = rows.to(dtype).double() @ weight.to(dtype).double().T
+            out = linear(rows.to(dtype), weights).double()
+            torch.testing.assert_close(out, exact, rtol=2**-8, atol=1e-3)
+    assert calls == [1]
+    with pytest.raises(RuntimeError):
+        linear(x[:1, 1:].bfloat16(), packed[torch.bfloat16])
+    assert torch.backends.mkldnn.enabled
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

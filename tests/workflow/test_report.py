@@ -1,4 +1,4 @@
-"""The scorecard in headless Chromium: offline, no console error, filters, desktop and phone width; and the front page."""
+"""The scorecard in headless Chromium: offline, no console error, filters, desktop and phone; and the front page."""
 
 from __future__ import annotations
 

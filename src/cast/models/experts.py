@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cast.models.layers import dense, linear, pack
+from cast.models.layers import Weight, dense, linear, pack
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Experts:
     """
 
     router: Tensor
-    gate_up: list[Tensor]
-    down: list[Tensor]
+    gate_up: list[Weight]
+    down: list[Weight]
     chosen: int
     normalise: bool
 

@@ -3,37 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def pack(weight: Tensor) -> Tensor:
-    """A linear map's weight [out, in] in the layout its kernels want, laid out once instead of at every call.
+@dataclass(frozen=True)
+class PackedWeight:
+    """A linear map's weight [out, in] on a CPU, laid out for its kernels once instead of at every call.
 
-    On a CPU this is oneDNN's blocked layout (float32 and bfloat16); elsewhere the weight itself. Only `linear`
-    and `dense` take the result.
+    Attributes:
+        blocked: in oneDNN's blocked layout, whose kernel is made for many rows.
+        plain: bfloat16 as it came, for passes of one row: torch's own kernel takes two thirds of oneDNN's time there.
+            None in float32, where oneDNN's is the faster one there, too.
     """
+
+    blocked: Tensor
+    plain: Tensor | None
+
+    def dense(self) -> Tensor:
+        """The weight as it came, bit for bit."""
+        return self.blocked.to_dense() if self.plain is None else self.plain
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that one pass reads."""
+        return self.blocked.numel() * self.blocked.dtype.itemsize
+
+
+Weight = Tensor | PackedWeight
+
+
+def pack(weight: Tensor) -> Weight:
+    """A linear map's weight [out, in] as `linear` is fastest: packed on a CPU in float32 and bfloat16, else itself."""
     if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16):
         return weight
     if not torch.backends.mkldnn.is_available():
         return weight
     if weight.dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return weight  # oneDNN refuses bfloat16 where the CPU would emulate it
-    return torch.ops.mkldnn._reorder_linear_weight(weight)
+    blocked = torch.ops.mkldnn._reorder_linear_weight(weight)
+    return PackedWeight(blocked, weight if weight.dtype == torch.bfloat16 else None)
 
 
-def dense(weight: Tensor) -> Tensor:
+def dense(weight: Weight) -> Tensor:
     """The plain weight [out, in] behind `pack`, bit for bit."""
-    return weight.to_dense() if weight.is_mkldnn else weight
+    return weight.dense() if isinstance(weight, PackedWeight) else weight
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     """x [..., in] times a packed or plain weight [out, in], plus bias [out]."""
-    if weight.is_mkldnn:
-        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return F.linear(x, weight, bias)
+    if not isinstance(weight, PackedWeight):
+        return F.linear(x, weight, bias)
+    if weight.plain is not None and x.numel() == x.shape[-1]:
+        product = _without_onednn(x, weight.plain)
+        return product if bias is None else product + bias
+    return torch.ops.mkldnn._linear_pointwise(x, weight.blocked, bias, "none", [], "")
+
+
+def _without_onednn(x: Tensor, weight: Tensor) -> Tensor:
+    """`F.linear` by torch's own kernel. The switch is the process's: threads beside this one may miss oneDNN, too."""
+    enabled = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False
+    try:
+        return F.linear(x, weight)
+    finally:
+        torch.backends.mkldnn.enabled = enabled
 
 
 class PackedLinear(nn.Linear):
@@ -43,7 +80,7 @@ class PackedLinear(nn.Linear):
     replaced since.
     """
 
-    _packed: tuple[tuple, Tensor] | None = None
+    _packed: tuple[tuple, Weight] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         if self.weight.requires_grad or x.requires_grad or self.weight.device.type != "cpu":

@@ -18,7 +18,7 @@ from torch import Tensor
 from cast.errors import CastError
 from cast.models.experts import Experts
 from cast.models.kv_cache import KVCache
-from cast.models.layers import RotaryTable, attend, dense, for_group, linear, pack, rotate
+from cast.models.layers import PackedWeight, RotaryTable, Weight, attend, for_group, linear, pack, rotate
 from cast.models.target_weights import (
     EMBEDDING,
     FINAL_NORM,
@@ -161,7 +161,7 @@ class Target:
         """The language-model head: [n, H] (already normed) to [n, V] in the model's dtype, written to `out` if any."""
         if out is None:
             return linear(hidden, self.lm_head)
-        if self.lm_head.is_mkldnn:
+        if isinstance(self.lm_head, PackedWeight):
             return out.copy_(linear(hidden, self.lm_head))
         return torch.mm(hidden, self.lm_head.T, out=out)
 
@@ -303,7 +303,7 @@ def end_of_sequence(generation: int | Sequence[int] | None, config) -> tuple[int
     return tuple(stop) if isinstance(stop, (list, tuple)) else (stop,)
 
 
-def _converted(weight: Tensor | Experts | None, dtype: torch.dtype) -> Tensor | Experts | None:
-    if isinstance(weight, Tensor) and weight.is_mkldnn:
-        return pack(dense(weight).to(dtype))
+def _converted(weight: Weight | Experts | None, dtype: torch.dtype) -> Weight | Experts | None:
+    if isinstance(weight, PackedWeight):
+        return pack(weight.dense().to(dtype))
     return None if weight is None else weight.to(dtype)

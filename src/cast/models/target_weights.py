@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cast.errors import CastError
 from cast.models.experts import Experts
-from cast.models.layers import pack
+from cast.models.layers import Weight, pack
 
 LM_HEAD = "lm_head.weight"
 EMBEDDING = "model.embed_tokens.weight"
@@ -32,16 +32,16 @@ class DecoderLayer:
     """
 
     input_norm: Tensor
-    qkv: Tensor
+    qkv: Weight
     qkv_bias: Tensor | None
     query_norm: Tensor | None
     key_norm: Tensor | None
-    out: Tensor
+    out: Weight
     out_bias: Tensor | None
     mlp_norm: Tensor
-    gate_up: Tensor | None = None
+    gate_up: Weight | None = None
     gate_up_bias: Tensor | None = None
-    down: Tensor | None = None
+    down: Weight | None = None
     down_bias: Tensor | None = None
     experts: Experts | None = None
 

@@ -142,8 +142,8 @@ def reaches(m: Measurement, bar: float, digits: int) -> bool:
 
 
 def no_gain(m: Measurement, bar: float) -> bool:
-    """Whether the interval contains 0 or lies below it, and ends below a gain of ``bar``. False without an interval."""
-    return m.low <= 0 and m.high < bar
+    """Whether the value is no gain, and its interval ends below one of ``bar``. False without an interval."""
+    return m.value <= 0 and m.high < bar
 
 
 def needs_interval(ends: Iterable[float]) -> None:

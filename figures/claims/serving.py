@@ -33,7 +33,7 @@ from .finding import (
 
 TAX = "width_tax"
 SHARED = (2, math.inf)
-"""Least and most active requests that share a budget: one alone gets the same tree from every allocator."""
+"""Least and most active requests that share a budget: one alone gets the same tree by best-first and by uniform."""
 Variant = tuple[str, str]  # verifier, policy
 
 
@@ -274,7 +274,7 @@ def _ratios(
                 found.append(Measurement(place.setting, label, ratio.gain, ratio.low, ratio.high))
     if not found:
         base = "a static width" if callable(below) else "/".join(below)
-        counts = "" if active[0] == 1 else f" at {active[0]} or more active requests"
+        counts = "" if active == (1, math.inf) else f" at {active[0]} to {active[1]} active requests"
         raise NotMeasured(f"no run has both {'/'.join(above)} and {base}{counts}")
     return found
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -45,22 +46,28 @@ def test_packing_is_undone_bit_for_bit(dtype):
 
 def test_one_row_of_bf16_takes_torchs_own_kernel_and_puts_the_switch_back(monkeypatch):
     generator = torch.Generator().manual_seed(4)
-    weight, x = (torch.randn(shape, generator=generator) for shape in ((50, 33), (2, 33)))
+    weight, x = (torch.randn(shape, generator=generator) for shape in ((50, 1536), (2, 1536)))
     packed = {dtype: pack(weight.to(dtype)) for dtype in (torch.float32, torch.bfloat16)}
     if not isinstance(packed[torch.bfloat16], PackedWeight):
         pytest.skip("no bfloat16 in oneDNN on this CPU")
-    calls = []
-    own = layers._without_onednn
-    monkeypatch.setattr(layers, "_without_onednn", lambda *given: calls.append(len(given[0])) or own(*given))
+    calls = []  # rows of a call, and whether oneDNN was allowed
+
+    def noted(x, *given):
+        calls.append((len(x), torch.backends.mkldnn.enabled))
+        return F.linear(x, *given)
+
+    monkeypatch.setattr(layers, "F", SimpleNamespace(linear=noted))
     for dtype, weights in packed.items():
         for rows in (x[:1], x):
             exact = rows.to(dtype).double() @ weight.to(dtype).double().T
             out = linear(rows.to(dtype), weights).double()
             torch.testing.assert_close(out, exact, rtol=2**-8, atol=1e-3)
-    assert calls == [1]
-    with pytest.raises(RuntimeError):
-        linear(x[:1, 1:].bfloat16(), packed[torch.bfloat16])
-    assert torch.backends.mkldnn.enabled
+    assert calls == [(1, False)]
+    for allowed in (False, True):
+        with torch.backends.mkldnn.flags(enabled=allowed):
+            with pytest.raises(RuntimeError):
+                linear(x[:1, 1:].bfloat16(), packed[torch.bfloat16])
+            assert torch.backends.mkldnn.enabled == allowed
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

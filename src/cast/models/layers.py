@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,7 +38,10 @@ Weight = Tensor | PackedWeight
 
 
 def pack(weight: Tensor) -> Weight:
-    """A linear map's weight [out, in] as `linear` is fastest: packed on a CPU in float32 and bfloat16, else itself."""
+    """A linear map's weight [out, in] as `linear` is fastest: packed on a CPU in float32 and bfloat16, else itself.
+
+    It must not change any more: a packed one keeps a copy, and may keep the weight beside it.
+    """
     if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16):
         return weight
     if not torch.backends.mkldnn.is_available():
@@ -63,14 +67,18 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight.blocked, bias, "none", [], "")
 
 
+_SWITCH = threading.Lock()
+
+
 def _without_onednn(x: Tensor, weight: Tensor) -> Tensor:
     """`F.linear` by torch's own kernel. The switch is the process's: threads beside this one may miss oneDNN, too."""
-    enabled = torch.backends.mkldnn.enabled
-    torch.backends.mkldnn.enabled = False
-    try:
-        return F.linear(x, weight)
-    finally:
-        torch.backends.mkldnn.enabled = enabled
+    with _SWITCH:
+        enabled = torch.backends.mkldnn.enabled
+        try:
+            torch.backends.mkldnn.enabled = False
+            return F.linear(x, weight)
+        finally:
+            torch.backends.mkldnn.enabled = enabled
 
 
 class PackedLinear(nn.Linear):

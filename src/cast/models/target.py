@@ -18,7 +18,7 @@ from torch import Tensor
 from cast.errors import CastError
 from cast.models.experts import Experts
 from cast.models.kv_cache import KVCache
-from cast.models.layers import PackedWeight, RotaryTable, Weight, attend, for_group, linear, pack, rotate
+from cast.models.layers import PackedWeight, RotaryTable, Weight, attend, dense, for_group, linear, pack, rotate
 from cast.models.target_weights import (
     EMBEDDING,
     FINAL_NORM,
@@ -131,7 +131,8 @@ class Target:
         other = copy.copy(self)
         for name in ("embedding", "final_norm"):
             setattr(other, name, getattr(self, name).to(dtype))
-        other.lm_head = _converted(self.lm_head, dtype)
+        tied = torch.equal(dense(self.lm_head), self.embedding)
+        other.lm_head = pack(other.embedding) if tied else _converted(self.lm_head, dtype)
         other.decoder_layers = [
             DecoderLayer(**{name: _converted(weight, dtype) for name, weight in vars(layer).items()})
             for layer in self.decoder_layers

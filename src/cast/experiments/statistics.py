@@ -247,6 +247,7 @@ class _Runs:
 
     def __init__(self, rows: pd.DataFrame):
         self.rows = rows
+        self._places = rows.groupby(["method", "budget"]).indices
         chains = rows.loc[rows["method"] == "dflash", "budget"]
         self.dflash_budget = None if chains.empty else int(chains.max())
         self.dflash = self.cell("dflash", self.dflash_budget) if len(chains) else rows.iloc[:0]
@@ -255,7 +256,7 @@ class _Runs:
 
     def cell(self, method: str, budget: int, drafter: str | None = None) -> pd.DataFrame:
         """The rows of a cell; of every drafter where none is named."""
-        rows = self.rows[(self.rows["method"] == method) & (self.rows["budget"] == budget)]
+        rows = self.rows.take(self._places.get((method, budget), []))
         return rows if drafter is None else rows[rows["drafter"] == drafter]
 
     def of(self, column: str, value: int) -> _Runs:

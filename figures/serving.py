@@ -24,6 +24,17 @@ POLICIES = {
 }
 
 
+OF_FULL_ROUNDS, OF_WHOLE_RUN = "goodput_tokens_per_s", "tokens_per_s"
+ROUNDS = (
+    "Goodput: committed tokens over wall time of the full rounds, in which every slot is taken; whole run: new tokens "
+    "over all its time, prefills and idling included. Full rounds: of all rounds, summed over repeats."
+)
+DEPARTURES = (
+    "Departures: outputs unlike plain decoding of the same prompt, of all outputs that were compared, in all repeats; "
+    "largest gap: of the target's top-two logit differences there."
+)
+
+
 @dataclass(frozen=True)
 class Batch:
     """The timed runs of one setting and domain with so many active requests; ``traced``: the short ones by pass."""
@@ -155,3 +166,27 @@ def table(
         rules_after=rules,
         notes=notes,
     )
+
+
+def counted(runs: pd.DataFrame) -> dict:
+    """Rounds, outputs and departures of one variant's runs together, for the CSV."""
+    compared = runs[runs["departures"].notna()]
+    return {
+        "full_rounds": int(runs["full_rounds"].sum()),
+        "rounds": int(runs["rounds"].sum()),
+        "departures": int(compared["departures"].sum()) if len(compared) else None,
+        "outputs": int(compared["requests"].sum()),
+        "largest_gap": compared["largest_gap"].max(),
+    }
+
+
+def full_of_all(counts: dict) -> str:
+    return f"{counts['full_rounds']} of {counts['rounds']}"
+
+
+def departed(counts: dict) -> list[str]:
+    """Departures of all outputs compared, and the largest gap at one."""
+    if counts["departures"] is None:
+        return [tables.NONE, tables.NONE]
+    gap = counts["largest_gap"]
+    return [f"{counts['departures']} of {counts['outputs']}", tables.NONE if pd.isna(gap) else f"{gap:.2g}"]

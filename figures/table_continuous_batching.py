@@ -4,8 +4,25 @@ from __future__ import annotations
 
 from . import tables
 from .data import Study
-from .serving import CONTINUOUS, PROSE, STATISTIC, Batch, interval, named, percents, shown, spread_columns, table
-from .table_serving import DEPARTURES, OF_FULL_ROUNDS, OF_WHOLE_RUN, ROUNDS, counted, departed, full_of_all
+from .serving import (
+    CONTINUOUS,
+    DEPARTURES,
+    OF_FULL_ROUNDS,
+    OF_WHOLE_RUN,
+    PROSE,
+    ROUNDS,
+    STATISTIC,
+    Batch,
+    counted,
+    departed,
+    full_of_all,
+    interval,
+    named,
+    percents,
+    shown,
+    spread_columns,
+    table,
+)
 
 HEADER = [
     "Setting", "Domain", "Active", "Policy or ratio", "Goodput (tokens/s) or gain", "Whole run (tokens/s)",

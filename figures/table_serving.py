@@ -8,20 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pandas as pd
-
 from cast.experiments.records import SERVING
 
 from . import tables
 from .data import Study, read_json
 from .panels import Place, measured
 from .serving import (
+    DEPARTURES,
     GOODPUT,
+    OF_FULL_ROUNDS,
+    OF_WHOLE_RUN,
     POLICIES,
     PROSE,
+    ROUNDS,
     STATISTIC,
     Batch,
     batches,
+    counted,
+    departed,
+    full_of_all,
     interval,
     named,
     percents,
@@ -38,15 +43,6 @@ CLAIMS = (
     "dense_request_level", "dense_acceptance", "ragged_over_uniform", "ragged_over_static", "ragged_acceptance",
 )  # fmt: skip
 TREE, EVEN, PRICED = "best_first", "uniform", "priced"
-OF_FULL_ROUNDS, OF_WHOLE_RUN = "goodput_tokens_per_s", "tokens_per_s"
-ROUNDS = (
-    "Goodput: committed tokens over wall time of the full rounds, in which every slot is taken; whole run: new tokens "
-    "over all its time, prefills and idling included. Full rounds: of all rounds, summed over repeats."
-)
-DEPARTURES = (
-    "Departures: outputs unlike plain decoding of the same prompt, of all outputs that were compared, in all repeats; "
-    "largest gap: of the target's top-two logit differences there."
-)
 
 
 def build(study: Study) -> tables.Table:
@@ -94,30 +90,6 @@ def comparisons(batch: Batch) -> list[tuple[str, tuple[str, str], tuple[str, str
             title = f"ragged {POLICIES[policy]} over best static ({named(static)})"
             pairs.append((title, ("ragged", policy), static, OF_FULL_ROUNDS))
     return [pair for pair in pairs if {pair[1], pair[2]} <= have]
-
-
-def counted(runs: pd.DataFrame) -> dict:
-    """Rounds, outputs and departures of one variant's runs together, for the CSV."""
-    compared = runs[runs["departures"].notna()]
-    return {
-        "full_rounds": int(runs["full_rounds"].sum()),
-        "rounds": int(runs["rounds"].sum()),
-        "departures": int(compared["departures"].sum()) if len(compared) else None,
-        "outputs": int(compared["requests"].sum()),
-        "largest_gap": compared["largest_gap"].max(),
-    }
-
-
-def full_of_all(counts: dict) -> str:
-    return f"{counts['full_rounds']} of {counts['rounds']}"
-
-
-def departed(counts: dict) -> list[str]:
-    """Departures of all outputs compared, and the largest gap at one."""
-    if counts["departures"] is None:
-        return [tables.NONE, tables.NONE]
-    gap = counts["largest_gap"]
-    return [f"{counts['departures']} of {counts['outputs']}", tables.NONE if pd.isna(gap) else f"{gap:.2g}"]
 
 
 def _batch(batch: Batch) -> tuple[list[tables.Row], list[dict]]:

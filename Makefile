@@ -15,6 +15,8 @@ STAMP := .venv/.installed
 RESULTS := results/$(STUDY)$(if $(SCALE),-$(SCALE))
 REPORT := $(RESULTS)/report.html
 SNAKEMAKE := $(BIN)/snakemake --cores $(CORES)
+# By a name of its own: where a recipe says $(MAKE), make -n runs its whole line, and with it the study.
+AGAIN = $(MAKE) --no-print-directory
 # For the shell, inside single quotes.
 ASKED := $(subst ','\'',$(OVERRIDES))
 CONFIG := --config study=$(STUDY) $(if $(SCALE),scale=$(SCALE)) $(if $(OVERRIDES),'overrides=$(ASKED)')
@@ -62,7 +64,7 @@ $(STAMP): pyproject.toml requirements.lock requirements-embedded.txt
 # The report is written whatever became of the study, and only when something changed since the last one.
 reproduce: named setup
 	@code=0; $(SNAKEMAKE) $(CONFIG) || code=$$?; \
-	$(MAKE) --no-print-directory report || code=$$?; \
+	$(AGAIN) report || code=$$?; \
 	$(BIN)/python -m workflow.lib.outcome $(RESULTS) || code=$$?; \
 	exit $$code
 
@@ -84,13 +86,13 @@ dry-run: named setup
 resume: named setup
 	@$(BIN)/python -m workflow.lib.resume $(RESULTS)
 	@$(SNAKEMAKE) --unlock $(CONFIG)
-	@$(MAKE) --no-print-directory reproduce
+	@$(AGAIN) reproduce
 
 # Records of which a part failed are done for Snakemake; the cause (memory, a busy device, the hub) may be gone. They are
 # deleted, and their jobs continue from the checkpoints of what is finished.
 retry: named setup
 	@$(BIN)/python -m workflow.lib.retry $(RESULTS)
-	@$(MAKE) --no-print-directory reproduce
+	@$(AGAIN) reproduce
 
 sync: named setup
 	@runs=$$($(BIN)/python -m workflow.lib.sync $(RESULTS)) && $(BIN)/wandb sync --yes $$runs

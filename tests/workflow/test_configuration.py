@@ -330,6 +330,16 @@ def test_make_takes_only_the_names_there_are(target, variables, told):
     assert told in finished.stderr
 
 
+@pytest.mark.parametrize("target", ["reproduce", "report", "resume", "retry"])
+def test_make_n_runs_nothing(target):
+    # Were a line of it run, it would not find its program.
+    finished = subprocess.run(
+        ["make", "-n", target, "BIN=/there/is/no/such"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert "/there/is/no/such/" in finished.stdout
+
+
 def test_make_passes_overrides_on_as_they_are():
     variables = ["STUDY=smoke", "OVERRIDES=['data.root=/x']"]
     finished = subprocess.run(

@@ -224,6 +224,7 @@ class WidthSweep(Job):
     method_options: dict[str, dict[str, Any]] = field(default_factory=dict)
     neighbour: bool = False  # a process that streams memory on the same device
     time_limit_s: float | None = None
+    min_prompts: int = 1
 
 
 @dataclass
@@ -276,6 +277,7 @@ class GreedyEquivalence(Job):
     block_size: int | None = None
     gap_edges: list[float] = MISSING
     time_limit_s: float | None = None
+    min_prompts: int = 1
 
 
 @dataclass

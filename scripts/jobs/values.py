@@ -27,6 +27,7 @@ SMALLEST = {
     "prefixes": 1,
     "prompt_limit": 1,
     "time_limit_s": 0,
+    "min_prompts": 1,
     "overhead_ms": 0,
     "budget": 0,
     "lead": 0,

@@ -1,5 +1,6 @@
 """Departures by gap: real bf16 ones, invented ones in each precision, and what is counted around them."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -156,6 +157,9 @@ def test_finished_prompts_a_time_limit_and_edges(pair, prompts):
     assert keys == [prompts[1].id, prompts[2].id]
     limited = spec_of(methods=("dflash",), max_new_tokens=2, time_limit_s=0)
     assert len(list(greedy_equivalence.run(pair, prompts[:3], limited))) == 1
+    least = dataclasses.replace(limited, min_prompts=2)
+    assert len(list(greedy_equivalence.run(pair, prompts[:3], least))) == 2
+    assert len(list(greedy_equivalence.run(pair, prompts[:3], least, done={prompts[0].id}))) == 1
     for edges in ((), (0.1, 0.2), (0.0, 0.3, 0.2), (0.0, 0.1, 0.1)):
         with pytest.raises(CastError, match="ascend from 0"):
             spec_of(gap_edges=edges)

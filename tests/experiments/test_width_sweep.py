@@ -139,6 +139,17 @@ def test_no_prompt_starts_that_will_not_end_in_time(pair, prompts, monkeypatch, 
     assert len(list(width_sweep.run(pair, prompts[:5], spec))) == prompts_run
 
 
+@pytest.mark.parametrize(("limit", "done", "prompts_run"), [(0, 0, 3), (0, 1, 2), (0, 2, 1), (0, 3, 1), (20, 0, 4)])
+def test_the_least_number_of_prompts_is_measured_however_long_it_takes(
+    pair, prompts, monkeypatch, limit, done, prompts_run
+):
+    """Those of earlier sessions count; without time left each session still takes one."""
+    Clock(monkeypatch)
+    spec = spec_of(max_new_tokens=2, traced=False, time_limit_s=limit, min_prompts=3)
+    earlier = {prompt.id for prompt in prompts[:done]}
+    assert len(list(width_sweep.run(pair, prompts[:5], spec, done=earlier))) == prompts_run
+
+
 def test_the_traced_runs_of_the_first_prompt_are_not_expected_again(pair, prompts, monkeypatch):
     Clock(monkeypatch)
     spec = spec_of(max_new_tokens=2, time_limit_s=16)  # 4 warm-up, 8 for the first prompt, 4 for the second

@@ -43,7 +43,8 @@ class GreedyEquivalenceSpec:
         methods, budgets, top_k, block_size: as in the width sweep; plain decoding is always there.
         gap_edges: ascending from 0; interval i holds gaps above edge i (the first: from 0) up to edge i + 1
             and including it, the last all larger ones.
-        time_limit_s: no prompt starts after this many seconds; the first always runs.
+        time_limit_s: no prompt starts after this many seconds, once `min_prompts` are compared.
+        min_prompts: so many are compared however long they take, those of earlier sessions counted.
     """
 
     methods: tuple[str, ...]
@@ -53,6 +54,7 @@ class GreedyEquivalenceSpec:
     top_k: int = 8
     block_size: int | None = None
     time_limit_s: float | None = None
+    min_prompts: int = 1
 
     def __post_init__(self):
         if self.gap_edges[:1] != (0,) or list(self.gap_edges) != sorted(set(self.gap_edges)):
@@ -77,13 +79,12 @@ def run(
     started = time.monotonic()
     variants = [PLAIN, *(variant for variant in variants_of(pair, spec) if variant != PLAIN)]
     in_fp32 = functools.cache(lambda: pair.to(torch.float32))
-    ran = False
-    for index, prompt in enumerate(prompts):
-        if prompt.id in done:
-            continue
-        if ran and spec.time_limit_s is not None and time.monotonic() - started > spec.time_limit_s:
+    pending = [index for index, prompt in enumerate(prompts) if prompt.id not in done]
+    for compared, index in enumerate(pending, start=len(done)):
+        late = spec.time_limit_s is not None and time.monotonic() - started > spec.time_limit_s
+        if late and compared >= spec.min_prompts and index != pending[0]:
             return
-        ran = True
+        prompt = prompts[index]
         input_ids = encode_for(pair, prompt, spec.max_new_tokens)
         plain = _tokens(pair, input_ids, PLAIN, spec)
         gaps = np.array(top_two_gaps(pair, input_ids, plain))

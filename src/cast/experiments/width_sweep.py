@@ -43,7 +43,8 @@ class WidthSweepSpec:
         seeds: every method runs with each of them, in turn; empty for `seed` alone.
         repeats: timed runs of each prompt, method and seed.
         traced: one more, shorter run of the first prompt, with time by stage.
-        time_limit_s: no prompt starts that is not expected to end within it; the first always runs.
+        time_limit_s: no prompt starts that is not expected to end within it, once `min_prompts` are measured.
+        min_prompts: so many are measured however long they take, those of earlier sessions counted.
         method_options: for each method other than these three, its own `budgets` and whatever else
             `generate` takes by keyword for it.
     """
@@ -62,6 +63,7 @@ class WidthSweepSpec:
     repeats: int = 1
     traced: bool = True
     time_limit_s: float | None = None
+    min_prompts: int = 1
     method_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -127,9 +129,10 @@ def run(
         for variant in variants:
             _attempt(pairs[variant], encoded[pending[0]], variant, spec, max_new_tokens=min(WARM_UP_TOKENS, *lengths))
     expected_s = 0.0  # for one more prompt: the slowest so far
-    for index in pending:
+    for measured, index in enumerate(pending, start=len(done)):
         begun = time.monotonic()
-        if spec.time_limit_s is not None and expected_s and begun - started + expected_s > spec.time_limit_s:
+        late = spec.time_limit_s is not None and begun - started + expected_s > spec.time_limit_s
+        if late and expected_s and measured >= spec.min_prompts:
             return
         turn = index % len(variants)
         order = variants[turn:] + variants[:turn]

@@ -1,18 +1,13 @@
-"""The decoder's own benchmarks. They need torch and transformers only, so that a bare GPU machine can run them.
-
-Every ratio comes from interleaved pairs: both sides run in turn, the order alternates, and the median of the pairs'
-ratios is reported with its quartiles, so that a drift of the machine meets both sides alike.
-"""
+"""The decoder's own benchmarks. They need torch and transformers only, so that a bare GPU machine can run them."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -31,9 +26,10 @@ from cast.models.loading import resolve_device, resolve_dtype
 from cast.models.random_models import dflash_head, random_model
 from cast.trees import CandidateTree, best_first_tree_from_topk, chain_tree
 from cast.verify.packed import pack_tree, verify
+from jobs.resident_memory import MEBIBYTE, resident_growth
+from jobs.timing import goal, paired, ratios, spread, threads, timed
 
 NODES, TOP_K, POSITIONS, VOCABULARY, PREFIX = 127, 8, 15, 49152, 256
-MEBIBYTE = 2**20
 
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm2_135m": (
@@ -359,46 +355,6 @@ def _cache_bytes(cache: KVCache) -> int:
     return 2 * cache.keys.numel() * cache.keys.dtype.itemsize
 
 
-KERNELS_PEAK, READINGS = "the kernel's peak", "readings after each round"
-
-
-def resident_growth(run: Callable[[Callable[[object], None]], object]) -> tuple[int, str]:
-    """Bytes by which this process's resident memory grew during a run, at its highest, and what told the highest.
-
-    A round's logits are freed before its tokens are handed on, so no reading sees them; the kernel's peak does. It
-    counts where the run raised it, and the highest reading elsewhere.
-
-    Args:
-        run: called with a function that reads the memory, whatever it is given.
-    """
-    readings = [resident_bytes()]
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # has the kernel forget the peak so far, that of loading
-    peak_before = status_bytes("VmHWM")
-    run(lambda _: readings.append(resident_bytes()))
-    peak = status_bytes("VmHWM")
-    if peak > peak_before:
-        return peak - readings[0], KERNELS_PEAK
-    return max(readings) - readings[0], READINGS
-
-
-def resident_bytes() -> int:
-    """Resident memory of this process (Linux)."""
-    resident = status_bytes("VmRSS")
-    if not resident:
-        raise CastError("the system does not tell this process's memory; leave out the benchmark memory with --only")
-    return resident
-
-
-def status_bytes(name: str) -> int:
-    """One of the sizes that Linux keeps of this process; 0 where it does not."""
-    with suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1]) * 1024
-    return 0
-
-
 @torch.inference_mode()
 def probe(subject: Subject, *, repeats: int = 15) -> dict[str, Any]:
     """The latency curve in short: our verification by packed tokens, in every engine the device has, and one draft."""
@@ -451,59 +407,6 @@ def random_tree(nodes: int, pair: Pair) -> CandidateTree:
     generator = torch.Generator().manual_seed(nodes)
     logits = 4 * torch.randn(POSITIONS, min(4096, pair.target.vocab_size), generator=generator)
     return candidate_tree(pair.target, logits.to(pair.device), nodes, TOP_K)
-
-
-def paired(
-    ours: Callable[[], object], theirs: Callable[[], object], device: torch.device, repeats: int
-) -> tuple[list[float], list[float]]:
-    """Milliseconds of both calls, in turn; who goes first alternates. Two warm-ups each."""
-    times: tuple[list[float], list[float]] = ([], [])
-    for repeat in range(2 + repeats):
-        for side in (0, 1) if repeat % 2 else (1, 0):
-            (ms,) = timed((ours, theirs)[side], device, 1, warmups=0)
-            if repeat >= 2:
-                times[side].append(ms)
-    return times
-
-
-def timed(call: Callable[[], object], device: torch.device, repeats: int, warmups: int = 2) -> list[float]:
-    """Milliseconds of each call."""
-    for _ in range(warmups):
-        call()
-    times = []
-    with garbage_collection_off():
-        for _ in range(repeats):
-            started = now_ms(device)
-            call()
-            times.append(now_ms(device) - started)
-    return times
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """That many CPU threads inside."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def spread(values: list[float]) -> dict[str, float]:
-    """Median, quartiles and count."""
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
-    return {"median": statistics.median(values), "q25": low, "q75": high, "repeats": len(values)}
-
-
-def ratios(ours: list[float], theirs: list[float]) -> dict[str, float]:
-    """Spread of ours over theirs, pair by pair."""
-    return spread([own / other for own, other in zip(ours, theirs, strict=True)])
-
-
-def goal(measured: dict[str, float], limit: float) -> dict[str, Any]:
-    """A figure with the project's goal for it, an upper limit of its median."""
-    return measured | {"goal": limit, "met": measured["median"] <= limit}
 
 
 BENCHES: dict[str, Callable[[Subject], dict[str, Any]]] = {

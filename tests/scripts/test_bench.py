@@ -16,7 +16,7 @@ from cast.errors import CastError
 from cast.models import GraphTarget
 from cast.trees import best_first_tree_from_topk
 from cast.verify.packed import pack_tree
-from jobs import speed
+from jobs import resident_memory, speed, timing
 
 ROOT = Path(__file__).parents[2]
 BENCH = ROOT / "scripts" / "bench.py"
@@ -92,33 +92,33 @@ def test_a_gpus_tree_is_built_in_one_launch_and_packed(subject, monkeypatch):
 def test_memory_that_a_run_gives_back_between_two_readings_counts():
     def run(read):
         read(None)
-        torch.ones(32, speed.MEBIBYTE)  # 128 MiB
+        torch.ones(32, resident_memory.MEBIBYTE)  # 128 MiB
         read(None)
 
-    growth, told_by = speed.resident_growth(run)
-    assert told_by == speed.KERNELS_PEAK
-    assert growth > 100 * speed.MEBIBYTE
+    growth, told_by = resident_memory.resident_growth(run)
+    assert told_by == resident_memory.KERNELS_PEAK
+    assert growth > 100 * resident_memory.MEBIBYTE
 
 
 def test_where_the_kernel_keeps_no_peak_the_highest_reading_counts(monkeypatch):
     readings = iter([100, 130, 120])
-    monkeypatch.setattr(speed, "status_bytes", lambda name: next(readings) if name == "VmRSS" else 0)
-    assert speed.resident_growth(lambda read: (read(None), read(None))) == (30, speed.READINGS)
+    monkeypatch.setattr(resident_memory, "status_bytes", lambda name: next(readings) if name == "VmRSS" else 0)
+    assert resident_memory.resident_growth(lambda read: (read(None), read(None))) == (30, resident_memory.READINGS)
 
 
 def test_pairs_alternate_and_are_all_timed():
     calls = []
-    ours, theirs = speed.paired(lambda: calls.append("o"), lambda: calls.append("t"), torch.device("cpu"), 4)
+    ours, theirs = timing.paired(lambda: calls.append("o"), lambda: calls.append("t"), torch.device("cpu"), 4)
     assert len(ours) == len(theirs) == 4
     assert "".join(calls) == "toot" * 3
 
 
 def test_spread_ratio_and_goal():
-    assert speed.spread([3.0]) == {"median": 3.0, "q25": 3.0, "q75": 3.0, "repeats": 1}
+    assert timing.spread([3.0]) == {"median": 3.0, "q25": 3.0, "q75": 3.0, "repeats": 1}
     # The median of the ratios, not the ratio of the medians.
-    assert speed.ratios([1.0, 4.0, 9.0], [2.0, 2.0, 3.0])["median"] == 2.0
-    assert speed.goal({"median": 2.0}, 2.0)["met"] is True
-    assert speed.goal({"median": 2.1}, 2.0)["met"] is False
+    assert timing.ratios([1.0, 4.0, 9.0], [2.0, 2.0, 3.0])["median"] == 2.0
+    assert timing.goal({"median": 2.0}, 2.0)["met"] is True
+    assert timing.goal({"median": 2.1}, 2.0)["met"] is False
 
 
 def test_the_weights_of_a_token_are_all_but_the_embedding_table(subject):

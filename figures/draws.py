@@ -15,6 +15,13 @@ LEVELS = {
 DTYPES = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
+def drawn(rows: pd.DataFrame) -> str:
+    """What the rows of one level, precision and temperature drew; temperature 1, the paper's, is not named."""
+    level, dtype, temperature = rows[["level", "dtype", "temperature"]].iloc[0]
+    name = f"{LEVELS[level].format(depth=int(rows['depth'].max()))}, {DTYPES.get(dtype, dtype)}"
+    return name if temperature == 1 else f"{name}, T = {temperature:g}"
+
+
 def in_order(group: tuple[tuple[str, str], pd.DataFrame]) -> tuple[int, int]:
     """The place of a (level, precision) group of rows."""
     level, dtype = group[0]

@@ -19,7 +19,7 @@ from cast.experiments.records import TOTAL_VARIATION
 
 from . import paper, style, tables
 from .data import CHAIN, PLAIN, TREE, Study
-from .draws import DTYPES, LEVELS, SAMPLERS, in_order
+from .draws import LEVELS, SAMPLERS, drawn, in_order
 from .panels import measured
 
 EXPERIMENT = "total_variation"
@@ -42,9 +42,8 @@ def plotted(study: Study) -> pd.DataFrame:
             continue
         # Walks that may miss their node make no common axis of draws.
         mine = place.rows[place.rows["level"] != "deeper"]
-        for (level, dtype), part in sorted(mine.groupby(["level", "dtype"]), key=in_order):
-            title = f"{LEVELS[level].format(depth=int(part['depth'].max()))}, {DTYPES.get(dtype, dtype)}"
-            found += [place.record | {"panel": title} | point for point in _points(part)]
+        for _, part in sorted(mine.groupby(["level", "dtype"]), key=in_order):
+            found += [place.record | {"panel": drawn(part)} | point for point in _points(part)]
     found += _paper_rows()
     return pd.DataFrame(found, columns=COLUMNS)
 

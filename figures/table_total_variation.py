@@ -12,7 +12,7 @@ from cast.experiments.records import TOTAL_VARIATION
 
 from . import paper, tables
 from .data import PLAIN, Study
-from .draws import DTYPES, LEVELS, SAMPLERS, in_order
+from .draws import DTYPES, SAMPLERS, drawn, in_order
 from .panels import measured
 
 EXPERIMENT = "total_variation"
@@ -36,12 +36,12 @@ def build(study: Study) -> tables.Table:
             continue
         # Every number of draws is in the CSV; shown is the largest.
         data += place.rows[_KEPT].assign(source="ours", note="").to_dict("records")
-        for (level, dtype), part in sorted(place.rows.groupby(["level", "dtype"]), key=in_order):
+        for _, part in sorted(place.rows.groupby(["level", "dtype"]), key=in_order):
             last = part[part["walks"] == part["walks"].max()]
-            drawn = f"{LEVELS[level].format(depth=int(last['depth'].max()))}, {DTYPES.get(dtype, dtype)}"
+            label = [*place.label, drawn(last)]
             by_prefix = last.groupby(["prompt_index", "prompt_id"], sort=True)
-            lines = [_prefix_row([*place.label, drawn], prompt, prefix) for (_, prompt), prefix in by_prefix]
-            shown += lines if len(lines) == 1 else [*lines, _summary_row([*place.label, drawn], last)]
+            lines = [_prefix_row(label, prompt, prefix) for (_, prompt), prefix in by_prefix]
+            shown += lines if len(lines) == 1 else [*lines, _summary_row(label, last)]
             rules.add(len(shown) - 1)
     for printed in _paper_records():
         shown.append(_paper_row(printed))
@@ -121,10 +121,10 @@ def _paper_records() -> list[dict]:
 
 
 def _paper_row(record: dict) -> tables.Row:
-    drawn = DTYPES.get(record.get("dtype"), tables.NONE)
+    dtype = DTYPES.get(record.get("dtype"), tables.NONE)
     floor = f"{record['floor_mean']:g}" if "floor_mean" in record else tables.NONE
     cells = [f"{record['total_variation']:g}" if record.get("sampler") == name else tables.NONE for name in SAMPLERS]
     where = record["note"].split(":")[0]
     return tables.Row(
-        [where, tables.NONE, drawn, *[tables.NONE] * 2, floor, tables.NONE, *cells, tables.NONE], paper=True
+        [where, tables.NONE, dtype, *[tables.NONE] * 2, floor, tables.NONE, *cells, tables.NONE], paper=True
     )

@@ -80,9 +80,15 @@ step_tests() {
     echo "gpu_check: tests skipped: pytest is not installed"
     return
   fi
-  step tests 150 "${pytest_alone[@]}" -m gpu $(runnable_tests)
+  local files
+  files=$(runnable_tests)
+  # Told no files, pytest would collect every test, and fail at the packages that are missing here.
+  if [[ -n $files ]]; then
+    step tests 150 "${pytest_alone[@]}" -m gpu $files
+  fi
   step kernel 50 "${pytest_alone[@]}" -rs tests/serving/test_tree_kernel.py
   for name in tests kernel; do
+    [[ -e $out/$name.json ]] || continue
     cat "$out/$name.json" >>"$out/$name.log"
     tail -n 3 "$out/$name.json"
   done

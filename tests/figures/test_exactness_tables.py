@@ -154,6 +154,18 @@ def test_distances_by_sampler_dtype_and_prefix(sampled):
     assert theirs["floor_mean"].dropna().tolist() == [0.013]
 
 
+def test_another_temperature_than_the_papers_is_named_and_kept_apart(folder):
+    rows = [row | {"temperature": 5.0} for row in law_rows("first", "float64", "walk", 0, [400, 1600], 1.0)]
+    folder._write("total_variation", FP32, "math", rows, TOTAL_VARIATION, 1.0)
+    study = data.load(folder.root, settings=[FP32])
+    shown = [row for row in table_total_variation.build(study).rows if not row.paper]
+    assert [row.cells[2] for row in shown] == ["first token, fp64, T = 5"]
+    frame = fig_total_variation.plotted(study)
+    assert set(frame.loc[frame["source"] == "ours", "panel"]) == {"first token, fp64, T = 5"}
+    # The paper's points are drawn into panels of their own name.
+    assert set(frame.loc[frame["source"] == "paper", "panel"]) == {"first token, fp64", "first token, bf16"}
+
+
 def test_the_decay_is_drawn_with_its_exponent(sampled, tmp_path):
     frame = fig_total_variation.plotted(sampled)
     mine = frame[frame["source"] == "ours"]

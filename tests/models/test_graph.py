@@ -120,6 +120,21 @@ def test_passes_of_all_shapes_leave_their_output_in_one_place(static_pair):
     assert len({rows.data_ptr() for rows in logits}) == 1
 
 
+def test_what_a_generation_that_overflowed_left_behind_is_not_read(pair, static_pair):
+    settings = {"budget": 15, "max_new_tokens": 20, "stop_token_ids": []}
+    spoilt = static_pair.target.new_cache(100)
+    memory = spoilt.keys.data_ptr()
+    with torch.inference_mode():
+        spoilt.keys.fill_(torch.nan)
+        spoilt.values.fill_(torch.nan)
+    del spoilt
+    reused = static_pair.target.new_cache(100)
+    assert reused.keys.data_ptr() == memory
+    del reused
+    ours, eager = (cast.generate(each, torch.arange(5, 25), **settings) for each in (static_pair, pair))
+    assert ours.tokens.tolist() == eager.tokens.tolist()
+
+
 def test_a_generation_inside_another_ones_callback_leaves_its_features_alone(pair, static_pair):
     prompt, settings = torch.arange(5, 25), {"budget": 15, "stop_token_ids": []}
 

@@ -62,6 +62,46 @@ def test_every_benchmark_is_tried_here():
     assert tried == set(speed.BENCHES)
 
 
+def test_both_sides_of_the_verification_ratio_do_the_same_work(subject, monkeypatch):
+    compared = []
+
+    def noted(ours, theirs, device, repeats):
+        compared.append([ours().logits, theirs(), theirs()])  # twice: the first pack must not have become a prefix
+        return [1.0] * repeats, [1.0] * repeats
+
+    monkeypatch.setattr(speed, "paired", noted)
+    speed.verification(subject, repeats=1)
+    assert [len(ours) for ours, *_ in compared] == [16, 64, 128]
+    for ours, *theirs in compared:
+        for logits in theirs:
+            torch.testing.assert_close(ours, logits, atol=1e-4, rtol=0)
+
+
+def test_the_loop_is_charged_for_everything_but_the_calls_of_its_three_parts(subject, monkeypatch):
+    calls = {"target": 0, "draft": 0, "top_k": 0}
+
+    def counted(part, call):
+        def counting(*arguments, **options):
+            calls[part] += 1
+            return call(*arguments, **options)
+
+        return counting
+
+    target, drafter = subject.pair.target, subject.pair.drafter
+    monkeypatch.setattr(target, "forward", counted("target", target.forward), raising=False)
+    monkeypatch.setattr(drafter, "draft", counted("draft", drafter.draft), raising=False)
+    monkeypatch.setattr(speed.block, "top_log_probs", counted("top_k", speed.block.top_log_probs))
+    with speed._timed_parts(subject) as parts:
+        run = speed.cast.generate(subject.pair, subject.tokens(20), "cast", 127, 30, stop_token_ids=[]).run
+    rounds = len(run.committed)
+    assert {part: len(times) for part, times in parts.items()} == calls
+    assert calls == {
+        "target": rounds + 1,
+        "draft": rounds,
+        "top_k": rounds,
+    }  # the prompt's pass, and a draft before each
+
+
 def test_the_chain_of_a_cpu_is_said_to_take_a_mask(subject):
     result = speed.explicit_mask(subject, repeats=1)
     assert result["autoregressive"]["as_decoded_takes_a_mask"] is False

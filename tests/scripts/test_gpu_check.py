@@ -21,11 +21,15 @@ def bare_python(tmp_path):
     return python
 
 
+def function(name):
+    """The text of one of the script's functions."""
+    return re.search(rf"^{name}\(\) \{{\n.*?^\}}\n", SCRIPT.read_text(), re.DOTALL | re.MULTILINE)[0]
+
+
 def runnable_tests(python):
     """What the script's function of that name prints: the files, and a line for each that is left out."""
-    function = re.search(r"^runnable_tests\(\) \{\n.*?^\}\n", SCRIPT.read_text(), re.DOTALL | re.MULTILINE)[0]
     done = subprocess.run(
-        ["bash", "-c", f"{function}runnable_tests"],
+        ["bash", "-c", f"{function('runnable_tests')}runnable_tests"],
         cwd=ROOT,
         env=os.environ | {"python": str(python), "PYTHONPATH": "src:scripts"},
         capture_output=True,
@@ -72,3 +76,27 @@ def test_the_files_that_hold_gpu_tests_run_where_their_imports_are(bare_python):
     assert none == []
     assert len(each) == len(files)
     assert "gpu_check: tests/decode/test_gpu.py is left out: pytest is not installed" in each
+
+
+@pytest.mark.parametrize(
+    ("files", "steps"),
+    [
+        ("", ["kernel tests/serving/test_tree_kernel.py"]),
+        ("a.py b.py", ["tests a.py b.py", "kernel tests/serving/test_tree_kernel.py"]),
+    ],
+)
+def test_where_no_file_can_be_imported_pytest_does_not_collect_them_all(files, steps, tmp_path):
+    played = f"""
+        runnable_tests() {{ echo {files}; }}
+        step() {{
+          name=$1
+          while [[ $1 != *.py ]]; do shift; done
+          echo "$name $*"
+          echo of pytest >"$out/$name.json"
+        }}
+        python={sys.executable} out={tmp_path} pytest_alone=(pytest)
+        {function("step_tests")}
+        step_tests"""
+    done = subprocess.run(["bash", "-c", played], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [*steps, *["of pytest"] * len(steps)]

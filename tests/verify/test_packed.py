@@ -8,10 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cast.models.layers import additive_mask
-from cast.models.random_models import random_pair
-from cast.models.target import FAMILIES
+from cast.models.random_models import random_config, random_pair
+from cast.models.target import FAMILIES as MODEL_TYPES
 from cast.trees import ancestor_mask, chain_tree
 from cast.verify import verify
+
+FAMILIES = ("llama", "smollm2", "qwen3", "qwen3_moe")  # smollm2: three query heads for a key head, tied embeddings
 
 FIXTURES_ARE_STATELESS = [HealthCheck.function_scoped_fixture]
 
@@ -51,6 +53,10 @@ seeds, prefix_lengths, sizes = st.integers(0, 2**31), st.integers(1, 40), st.int
 def random_target(family, dtype):
     target = random_pair(family, None).target
     return target if dtype == torch.float32 else target.to(dtype)
+
+
+def test_every_model_type_that_is_decoded_is_among_the_families():
+    assert {random_config(family).model_type for family in FAMILIES} == set(MODEL_TYPES)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

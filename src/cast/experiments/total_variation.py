@@ -377,7 +377,7 @@ def _sequence_rows(pair: Pair, dtype: str, prompt: Prompt, spec: TotalVariationS
                 **method,
                 max_new_tokens=spec.sequence_tokens,
                 temperature=spec.temperature,
-                seed=(spec.seed * len(SAMPLERS) + place) * spec.sequence_draws + number,
+                seed=(spec.seed * (1 + len(spec.samplers)) + place) * spec.sequence_draws + number,
                 stop_token_ids=[],
                 logits_processor=processor,
             )

@@ -132,6 +132,9 @@ class GraphTarget:
         if fitting:
             storage = min(fitting, key=lambda storage: storage.keys.shape[2])
             self._idle = [other for other in self._idle if other is not storage]
+            with torch.inference_mode():  # as `_allocate` has it, whatever a generation that overflowed left there
+                storage.keys.zero_()
+                storage.values.zero_()
         else:
             self._idle.clear()  # all too small, and whoever wanted them fits the new one
             storage = self._allocate(needed)

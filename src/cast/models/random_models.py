@@ -69,6 +69,7 @@ _SHARED_EXPERT = {"shared_expert_intermediate_size": 32}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3Config", _DENSE),
     "llama": ("LlamaConfig", _DENSE | {"rope_parameters": _LLAMA3_ROPE}),
+    "smollm2": ("LlamaConfig", _DENSE | {"hidden_size": 96, "num_attention_heads": 6, "tie_word_embeddings": True}),
     "qwen3_moe": ("Qwen3MoeConfig", _DENSE | _MOE | {"norm_topk_prob": True}),
     "qwen3_5": ("Qwen3_5TextConfig", _HYBRID),
     "qwen3_5_moe": ("Qwen3_5MoeTextConfig", _HYBRID | _MOE | _SHARED_EXPERT),

@@ -43,8 +43,8 @@ class GreedyEquivalenceSpec:
         methods, budgets, top_k, block_size: as in the width sweep; plain decoding is always there.
         gap_edges: ascending from 0; interval i holds gaps above edge i (the first: from 0) up to edge i + 1
             and including it, the last all larger ones.
-        time_limit_s: no prompt starts after this many seconds, once `min_prompts` are compared.
-        min_prompts: so many are compared however long they take, those of earlier sessions counted.
+        time_limit_s: no prompt starts after this many seconds, once `min_prompts` were run.
+        min_prompts: so many are run however long they take, those of earlier sessions counted.
     """
 
     methods: tuple[str, ...]

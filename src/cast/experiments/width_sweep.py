@@ -43,8 +43,9 @@ class WidthSweepSpec:
         seeds: every method runs with each of them, in turn; empty for `seed` alone.
         repeats: timed runs of each prompt, method and seed.
         traced: one more, shorter run of the first prompt, with time by stage.
-        time_limit_s: no prompt starts that is not expected to end within it, once `min_prompts` are measured.
-        min_prompts: so many are measured however long they take, those of earlier sessions counted.
+        time_limit_s: no prompt starts that is not expected to end within it, once `min_prompts` were run.
+        min_prompts: so many are run however long they take: those of earlier sessions count, and those that measure
+            nothing.
         method_options: for each method other than these three, its own `budgets` and whatever else
             `generate` takes by keyword for it.
     """

@@ -60,11 +60,15 @@ def test_every_model_type_that_is_decoded_is_among_the_families():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-9), (torch.float32, 1e-4)], ids=["fp64", "fp32"])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-11), (torch.float32, 2e-5)], ids=["fp64", "fp32"])
 @settings(deadline=None, max_examples=6, suppress_health_check=FIXTURES_ARE_STATELESS)
 @given(seed=seeds, prefix_length=prefix_lengths, nodes=sizes)
-def test_rows_equal_separate_forwards(random_tree, path_rows, family, dtype, atol, seed, prefix_length, nodes):
-    """Lemma 1 for every family that can be decoded: one packed pass is N + 1 separate ones, taps included."""
+def test_rows_equal_separate_forwards(random_tree, path_rows, family, dtype, bound, seed, prefix_length, nodes):
+    """Lemma 1 for every family that can be decoded: one packed pass is N + 1 separate ones, taps included.
+
+    ``bound`` is of a row's largest value: every operation rounds in proportion to it, and a row of these targets
+    reaches 20 in its logits and 70 in its hidden states.
+    """
     target = random_target(family, dtype)
     prefix, root, tree = case(seed, prefix_length, nodes, target.vocab_size, random_tree)
     taps = range(target.layers - 1)
@@ -73,10 +77,8 @@ def test_rows_equal_separate_forwards(random_tree, path_rows, family, dtype, ato
     assert len(packed.taps) == target.layers - 1
     for row, tokens in enumerate(sequences(prefix, root, tree, path_rows)):
         logits, tapped = separate(target, tokens, taps)
-        torch.testing.assert_close(packed.logits[row], logits, atol=atol, rtol=0)
-        for ours, reference in zip(packed.taps, tapped, strict=True):
-            # fp32's spacing grows with the value, and hidden states of these targets reach some tens.
-            torch.testing.assert_close(ours[row], reference, atol=atol, rtol=1e-5 if dtype == torch.float32 else 0)
+        for ours, reference in zip((packed.logits, *packed.taps), (logits, *tapped), strict=True):
+            torch.testing.assert_close(ours[row], reference, atol=bound * reference.abs().max().item(), rtol=0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -95,7 +97,7 @@ def test_the_lemma_needs_its_mask_and_its_positions(random_tree, path_rows, fami
         mask = additive_mask(visible, len(prefix), target.dtype, target.device)
         wrong = target.forward(rows, positions, cache, mask=mask).logits
         right = verify(target, prefilled(target, prefix, 10), root, tree).logits
-        assert (wrong - right).abs().max() > 1e-3
+        assert (wrong - right).abs().max() > 1e-3 * right.abs().max()
 
 
 @settings(deadline=None, max_examples=8, suppress_health_check=FIXTURES_ARE_STATELESS)

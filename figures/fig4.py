@@ -1,7 +1,7 @@
 """Figure 4: replay diagnostics. (a) Rank of the target's token at the chain's first rejection; (b) reliability of the
 candidates at depth one; (c) sorted candidate masses with the stopping threshold.
 
-Ours: by domain, with 95% intervals (a, c: bootstrap over prompts; b: Wilson). Where nothing was replayed, (c) shows the
+Ours: by domain, with 95% intervals (bootstrap over prompts). Where nothing was replayed, (c) shows the
 mass curve of the drafter's score log, which the width prediction rests on. The paper's printed numbers in grey: as a
 range where its text gives one over its domains.
 """

@@ -78,8 +78,9 @@ def build(
         rows=shown,
         data=pd.DataFrame(data),
         notes=[
-            "Ours: 95% bootstrap interval in brackets, over prompts where no note says otherwise, then n, the rounds "
-            "(or batches) behind it. The paper's columns are Qwen3-8B's; its last column is for no single domain.",
+            "Ours: 95% bootstrap interval over prompts in brackets, then n, what the number was counted over: "
+            "rounds where no note says otherwise. The paper's columns are Qwen3-8B's; the last of them is for no single "
+            "domain.",
             *notes,
         ],
     )

@@ -52,7 +52,7 @@ QUANTITIES = [
     *(
         Quantity(
             f"rank cap of 8 over full rank at {budget} nodes, R",
-            {"analysis": "rank_cap", "roots": "own", "budget": budget},
+            {"analysis": "rank_cap", "roots": "chain", "quantity": "r_capped_over_full", "budget": budget},
             [f"rank_cap_{budget}"] if budget in (32, 63) else [],
             percent=True,
         )
@@ -94,8 +94,10 @@ def build(study: Study) -> tables.Table:
         "Score logs replayed: committed tokens, ranks, reliability, masses, rank caps, regret and shared budgets.",
         QUANTITIES,
         [
-            "R is pooled over the rounds of the method's own walk, which the live decoder takes too. Rank cap and "
-            "shared budget are ratios less one; the paper prints its rank cap as a loss. Intervals of the shared "
-            "budget resample batches drawn from these rounds: how well the draw is known, not the prompts.",
+            "R is pooled over the rounds of the method's own walk, which the live decoder takes too; the rank cap's is "
+            "over the chain's rounds, as the paper's. Rank cap and shared budget are ratios less one; the paper prints "
+            "its rank cap as a loss. n counts candidates at depth one in a hit rate, tokens of all depths beyond "
+            "rank 8, and batches of a shared budget, whose intervals are Student's with the spread of 100 draws of the "
+            "prompts, batches drawn anew in each. A hit rate of 0 or 1 in all prompts has no interval.",
         ],
     )

@@ -5,6 +5,7 @@ python scripts/replay.py setting=smollm2_fp32 domain=math inputs.score_log=outpu
 
 from __future__ import annotations
 
+import functools
 import secrets
 import socket
 import time
@@ -22,6 +23,7 @@ from jobs import measuring, pairs, tracking
 from jobs.composition import config_digest, plain
 from jobs.entry import run
 from jobs.schema import Replay
+from jobs.status import shown
 
 IDENTITY = ("setting", "device", "target", "drafter", "domain", "dtype", "engine", "threads")
 """Of the log, which is what a replayed number says something about."""
@@ -63,7 +65,8 @@ def _replayed(config: DictConfig, logs: list) -> list[dict[str, Any]]:
     from cast.experiments.replay_analyses import ReplaySpec, analyse
 
     spec = measuring.spec_from(config, ReplaySpec)
-    return [{"status": "measured", "reason": ""} | row for row in analyse(logs, spec)]
+    label = f"{config.experiment.name} {config.setting.name}/{config.domain.name}: draws of prompts"
+    return [{"status": "measured", "reason": ""} | row for row in analyse(logs, spec, functools.partial(shown, label))]
 
 
 def _failed(log_rows: pd.DataFrame) -> list[dict[str, Any]]:
@@ -116,6 +119,10 @@ def _reported(top_k: int) -> list[tuple[str, dict[str, Any]]]:
         (
             "accepted over a uniform split - 1, {0.method}, {0.budget:.0f} nodes a request",
             {"analysis": "shared_budget", "quantity": "accepted_over_uniform"},
+        ),
+        (
+            "its lead over best-first, {0.method}, {0.budget:.0f} nodes a request",
+            {"analysis": "shared_budget", "quantity": "ahead_of_best_first"},
         ),
     ]
 

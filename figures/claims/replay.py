@@ -8,7 +8,18 @@ from cast.experiments.records import REPLAY, SCORE_LOG
 
 from ..data import CHAIN, TREE, Study
 from ..tables import percent
-from .finding import Finding, Measurement, NotMeasured, all_above, as_gain, judged, measured_rows, printed, within
+from .finding import (
+    Finding,
+    Measurement,
+    NotMeasured,
+    all_above,
+    as_gain,
+    as_points,
+    judged,
+    measured_rows,
+    printed,
+    within,
+)
 
 EXPERIMENT = "replay"
 
@@ -150,18 +161,14 @@ def abundance_needs_no_allocation(study: Study, settings: list[str]) -> Finding:
 
 
 def hindsight_is_near(study: Study, settings: list[str]) -> Finding:
-    """Gain of the split in hindsight over uniform minus that of best-first, in points, at a scarce budget."""
-    places = ["setting", "domain"]
-    online, best = (
-        _allocated(study, settings, policy, scarce=True).set_index(places)["value"]
-        for policy in ("best_first", "hindsight")
-    )
-    found = [Measurement(s, d, 100 * gap) for (s, d), gap in (best - online).items()]
+    """Gain of the split in hindsight over uniform minus that of best-first, at a scarce budget."""
+    rows = _allocated(study, settings, "hindsight", scarce=True, quantity="ahead_of_best_first")
+    shown = rows.assign(**{name: 100 * rows[name] for name in ("value", "low", "high")})
     return judged(
-        found,
-        lambda m: f"{m.value:.1f} points",
-        reproduced=all(m.value <= 5 for m in found),
-        direction=all(m.value <= 15 for m in found),
+        _measured(shown),
+        as_points,
+        reproduced=(rows["value"] <= 0.05).all(),
+        direction=(rows["value"] <= 0.15).all(),
     )
 
 
@@ -208,9 +215,11 @@ def _replayed(study: Study, settings: list[str], analysis: str, **keys: str) -> 
     return measured_rows(study, settings, EXPERIMENT, REPLAY, analysis=analysis, **keys)
 
 
-def _allocated(study: Study, settings: list[str], policy: str, scarce: bool) -> pd.DataFrame:
-    """Accepted tokens over a uniform split, at four nodes a request or at the most that were replayed."""
-    rows = _replayed(study, settings, "shared_budget", method=policy, quantity="accepted_over_uniform")
+def _allocated(
+    study: Study, settings: list[str], policy: str, scarce: bool, quantity: str = "accepted_over_uniform"
+) -> pd.DataFrame:
+    """A policy's gain over a uniform split, at four nodes a request or at the most that were replayed."""
+    rows = _replayed(study, settings, "shared_budget", method=policy, quantity=quantity)
     budget = 4 if scarce else rows["budget"].max()
     rows = rows[rows["budget"] == budget]
     if not len(rows) or (not scarce and budget <= 4):

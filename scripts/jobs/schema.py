@@ -327,6 +327,7 @@ class Replay(Job):
     batches: int = MISSING
     requests: int = MISSING
     nodes_per_request: list[int] = MISSING
+    prompt_draws: int = MISSING
     resamples: int = MISSING
     inputs: ReplayInputs = field(default_factory=ReplayInputs)
 

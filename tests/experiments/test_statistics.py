@@ -6,7 +6,7 @@ import pytest
 from test_records import decode_row, failed_row
 
 from cast.errors import CastError
-from cast.experiments.bootstrap import MIN_PROMPTS
+from cast.experiments.bootstrap import MIN_PROMPTS, bootstrap_interval, ratio_of_means
 from cast.experiments.records import DECODE
 from cast.experiments.statistics import (
     cell_summary,
@@ -59,6 +59,10 @@ def test_means_ratios_and_counts():
     assert cast["speedup"] == pytest.approx(42.5 / 16.0)
     assert cast["gain"] == pytest.approx(22.5 / 16.0 - 1)
     assert cast["gain_low"] < cast["gain"] < cast["gain_high"]
+    plain, tree = (np.array(times, float) for times in ([40 + i for i in range(6)], [15 + i % 3 for i in range(6)]))
+    low, high = bootstrap_interval([np.stack([plain, tree])], lambda s: ratio_of_means(s)[0] + 1, resamples=200)
+    assert (cast["speedup_low"], cast["speedup_high"]) == pytest.approx((low, high))
+    assert cast["speedup_low"] < cast["speedup"] < cast["speedup_high"]
     assert (cast["prompts"], cast["prompts_paired"], cast["prompts_dropped"], cast["failed_rows"]) == (
         6,
         6,
@@ -69,7 +73,8 @@ def test_means_ratios_and_counts():
     assert chain["gain"] == 0.0 and math.isnan(chain["gain_low"])
     assert chain["prompts_dropped"] == 0
     alone = cell(summary, "autoregressive", 0)
-    assert alone["speedup"] == 1.0 and alone["gain"] == pytest.approx(22.5 / 42.5 - 1)
+    assert alone["speedup"] == 1.0 and math.isnan(alone["speedup_low"])
+    assert alone["gain"] == pytest.approx(22.5 / 42.5 - 1)
 
 
 def test_both_r_statistics_and_both_times():
@@ -214,6 +219,7 @@ def test_a_setting_is_the_mean_of_its_domains():
     assert cast["gain_low"] < cast["gain"] < cast["gain_high"]
     assert (cast["domains"], cast["domains_missing"]) == (2, 0)
     assert cast["speedup"] == pytest.approx(42.5 / 16)
+    assert cast["speedup_low"] < cast["speedup"] < cast["speedup_high"]
     assert math.isnan(cell(setting_summary(cells, frame, resamples=50), "dflash", 15)["gain_low"])
 
 
@@ -273,6 +279,18 @@ def test_gains_of_prompts_and_of_repeats():
     by_repeat = [np.mean([20.0 + i + r for i in range(6)]) / (16.5 + 2.0 * (r == 2)) - 1 for r in range(3)]
     assert (row["repeat_gain_low"], row["repeat_gain_high"]) == pytest.approx((min(by_repeat), max(by_repeat)))
     assert row["repeat_change_points"] == pytest.approx(100 * (max(by_repeat) - min(by_repeat)))
+
+
+@pytest.mark.parametrize("failed", ["dflash", "cast"])
+def test_a_prompt_without_one_of_its_repeats_is_in_none(failed):
+    """Else repeat 2 would be of other prompts than the rest, and its gain of their difference."""
+    whole = repeated_panel()
+    broken = [row for row in whole if (row["method"], row["prompt_id"], row["repeat"]) != (failed, "p5", 2)]
+    without = [row for row in whole if row["prompt_id"] != "p5"]
+    for summary in (repeat_summary, median_runs):
+        pd.testing.assert_frame_equal(
+            summary(records(*broken), resamples=100), summary(records(*without), resamples=100)
+        )
 
 
 def test_one_repeat_does_not_change():

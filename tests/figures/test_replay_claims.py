@@ -74,7 +74,8 @@ def abundance(gain, scarce=0.18):
 
 
 def hindsight(adds):
-    return allocation(0.18, 0.17) + allocation(0.18 + adds, 0.17 + adds, method="hindsight")
+    place = {"method": "hindsight", "budget": 4}
+    return [row("shared_budget", "ahead_of_best_first", adds, adds - 0.01, adds + 0.01, **place)]
 
 
 def masses(factor):

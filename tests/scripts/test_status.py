@@ -3,7 +3,7 @@
 import pytest
 
 from jobs import status
-from jobs.status import Status, duration
+from jobs.status import Status, duration, shown
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,11 @@ def test_a_line_after_half_a_minute_and_at_the_end(monkeypatch, capsys):
             now[0] += 20
             reported.advance(done)
     assert capsys.readouterr().err.splitlines() == ["decode a/math 2/4, 40 s left", "decode a/math 4/4"]
+
+
+def test_units_are_passed_on_while_they_are_counted(capsys):
+    assert list(shown("replay a/math: draws", [5, 6, 7])) == [5, 6, 7]
+    assert capsys.readouterr().err.splitlines() == ["replay a/math: draws 3/3"]
 
 
 def test_what_earlier_sessions_did_is_no_pace_of_this_one(monkeypatch, capsys):

@@ -12,9 +12,13 @@ from cast.experiments.replay import Order
 from cast.width import hindsight, shared_best_first
 
 
-def shared_budget(
-    order: Order, *, batch_size: int, batches: int, nodes_per_request: int, seed: int
-) -> dict[str, np.ndarray]:
+def draw_batches(random: np.random.Generator, requests: np.ndarray, batch_size: int, batches: int) -> np.ndarray:
+    """Requests of each batch, int [batches, batch_size]: no place of ``requests`` twice in one, if they are so many."""
+    few = len(requests) < batch_size
+    return np.array([random.choice(requests, batch_size, replace=few) for _ in range(batches)])
+
+
+def shared_budget(order: Order, drawn: np.ndarray, nodes_per_request: int) -> dict[str, np.ndarray]:
     """Accepted nodes of each batch, int [batches], by policy.
 
     * ``uniform``: every request gets its best ``nodes_per_request`` nodes.
@@ -26,12 +30,9 @@ def shared_budget(
     Args:
         order: of all requests to draw from, enumerated to at least ``nodes_per_request`` nodes. A request cannot
             be given more nodes than were enumerated.
-        batch_size: requests of a batch, drawn without replacement.
-        batches: how many batches.
+        drawn: requests of each batch, as `draw_batches` gives them.
     """
-    random = np.random.default_rng(seed)
-    drawn = np.array([random.choice(len(order.log_mass), batch_size, replace=False) for _ in range(batches)])
-    budget = batch_size * nodes_per_request
+    budget = drawn.shape[1] * nodes_per_request
     given = {
         "uniform": np.full(drawn.shape, nodes_per_request),
         "best_first": shared_best_first(order.log_mass[drawn], budget),

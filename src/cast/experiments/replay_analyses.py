@@ -7,27 +7,30 @@ alike (the paper's saved round logs); ``every`` position of the output (the pape
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from cast.errors import CastError
-from cast.experiments.bootstrap import CONFIDENCE, RESAMPLES, bootstrap_interval, ratio_of_means
+from cast.experiments.bootstrap import RESAMPLES, bootstrap_interval, student_interval
 from cast.experiments.replay import Order, Roots, best_first_order, fixed_shape
-from cast.experiments.replay_allocation import shared_budget
+from cast.experiments.replay_allocation import draw_batches, shared_budget
 from cast.experiments.replay_log import PromptLog
 
 CHAIN, TREE, ORACLE = "dflash", "cast", "oracle"
 SHAPES = {"schedule_8_4_2_2_1": (8, 4, 2, 2, 1), "binary": (2,)}
 RANK_BANDS = {"1": (1, 1), "2-4": (2, 4), "5-8": (5, 8), "9-32": (9, 32), "beyond 32": (33, None)}
-"""Ranks from 1. A first rejection at rank 1 is a tie that the target broke the other way."""
+"""Ranks from 1. At the chain's first rejection the target's token is not the chain's, which is of rank 1: that band is
+empty in every log, and here because the paper's bands start there."""
 RELIABILITY_BINS = 10
 
 Row = dict[str, Any]
+Track = Callable[[Sequence[Any]], Iterable[Any]]
+"""Passes on the units of a long computation one by one, and may show how many are done."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,8 @@ class ReplaySpec:
         budgets: at which the rank cap is compared with the full rank set, and the regret measured.
         batch_size, batches, requests, nodes_per_request: of the shared budget; requests are drawn from the
             rounds of chain decoding, batches from the requests.
-        resamples: of every interval.
+        prompt_draws: of the shared budget's interval, each with a quarter as many batches.
+        resamples: of every other interval.
     """
 
     largest_budget: int = 127
@@ -52,12 +56,16 @@ class ReplaySpec:
     batches: int = 400
     requests: int = 900
     nodes_per_request: tuple[int, ...] = (4, 8, 32)
+    prompt_draws: int = 100
     resamples: int = RESAMPLES
     seed: int = 0
 
 
-def analyse(logs: Sequence[PromptLog], spec: ReplaySpec) -> Iterator[Row]:
+def analyse(logs: Sequence[PromptLog], spec: ReplaySpec, track: Track = iter) -> Iterator[Row]:
     """Every row of one target, drafter and domain, without the identity columns.
+
+    Args:
+        track: of the draws of prompts behind the shared budgets, which take most of the time.
 
     Raises:
         CastError: the log holds no round, or fewer tokens a depth than ``top_k``.
@@ -65,7 +73,7 @@ def analyse(logs: Sequence[PromptLog], spec: ReplaySpec) -> Iterator[Row]:
     logs = [log for log in logs if len(log.tokens)]
     if not logs:
         raise CastError("the score log holds no round to replay: every output ended at its first token")
-    replayed = _Replayed(Roots.of(logs), spec)
+    replayed = _Replayed(Roots.of(logs), spec, track)
     if replayed.roots.candidates < spec.top_k:
         raise CastError(
             f"the score log holds {replayed.roots.candidates} tokens a depth, too few for top_k={spec.top_k}; "
@@ -79,8 +87,8 @@ def analyse(logs: Sequence[PromptLog], spec: ReplaySpec) -> Iterator[Row]:
 class _Replayed:
     """A log's roots and the orders that several analyses share."""
 
-    def __init__(self, roots: Roots, spec: ReplaySpec):
-        self.roots, self.spec = roots, spec
+    def __init__(self, roots: Roots, spec: ReplaySpec, track: Track):
+        self.roots, self.spec, self.track = roots, spec, track
 
     @cached_property
     def capped(self) -> Order:
@@ -196,32 +204,33 @@ def rejection_ranks(replayed: _Replayed) -> Iterator[Row]:
 def reliability(replayed: _Replayed) -> Iterator[Row]:
     """Confidence of the candidates at depth one against how often they are the target's token (figure 4b).
 
-    Once over the candidates of the rank cap, once over the most likely one alone. The interval of a hit rate is
-    Wilson's; rounds of one prompt are not independent, so it is the narrowest that can be meant.
+    Once over the candidates of the rank cap, once over the most likely one alone. A hit rate of 0 or 1 in every prompt
+    has no interval: draws of these prompts have no spread, though other prompts would.
     """
-    roots = replayed.roots.chosen(replayed.roots.chain_rounds)
+    at = replayed.roots.chain_rounds
+    roots = replayed.roots.chosen(at)
     for top_k in dict.fromkeys((replayed.spec.top_k, 1)):
         confidence = np.exp(roots.log_probs[:, 0, :top_k])
         hit = np.arange(top_k) == roots.ranks[:, :1]
         bins = np.minimum((confidence * RELIABILITY_BINS).astype(int), RELIABILITY_BINS - 1)
+        inside = bins[:, :, None] == np.arange(RELIABILITY_BINS)
+        counts, hits, sums = (
+            replayed.by_prompt((inside * of[:, :, None]).sum(axis=1), at)
+            for of in (np.ones_like(confidence, float), hit, confidence.astype(np.float64))
+        )
         place = {"analysis": "reliability", "roots": "chain", "top_k": top_k}
         for number in range(RELIABILITY_BINS):
-            inside = bins == number
-            count, hits = int(inside.sum()), int(hit[inside].sum())
-            where = place | {
-                "bin": f"{number / RELIABILITY_BINS:.1f}-{(number + 1) / RELIABILITY_BINS:.1f}",
-                "n": count,
-            }
+            of_bin = [each[:, number : number + 1] for each in (counts, hits, sums)]
+            count = int(of_bin[0].sum())
+            edges = f"{number / RELIABILITY_BINS:.1f}-{(number + 1) / RELIABILITY_BINS:.1f}"
+            where = place | {"bin": edges, "n": count}
             yield where | {"quantity": "count", "value": count}
             if count:
-                interval = stats.binomtest(hits, count).proportion_ci(CONFIDENCE, method="wilson")
-                yield where | {"quantity": "confidence", "value": float(confidence[inside].mean(dtype=np.float64))}
-                yield where | {
-                    "quantity": "hit_rate",
-                    "value": hits / count,
-                    "low": interval.low,
-                    "high": interval.high,
-                }
+                (mean,), (rate,) = (replayed.ratios(each, of_bin[0]) for each in (of_bin[2], of_bin[1]))
+                yield where | {"quantity": "confidence"} | mean
+                if rate["value"] in (0.0, 1.0):
+                    rate |= {"low": math.nan, "high": math.nan}
+                yield where | {"quantity": "hit_rate"} | rate
 
 
 def mass_curve(replayed: _Replayed) -> Iterator[Row]:
@@ -324,35 +333,53 @@ def regret_bound(roots: Roots, order: Order, budget: int, oracle: np.ndarray) ->
 def shared_budgets(replayed: _Replayed) -> Iterator[Row]:
     """One budget split over a batch of requests: best-first and in hindsight against uniform (appendix F).
 
-    Batches are what is resampled: an interval tells the error of drawing them, not what other prompts would give.
+    A gain's interval is Student's about it, with the spread it has when prompts are drawn anew and batches from the
+    rounds of the drawn ones: 400 batches cost too much to be drawn 10,000 times.
     """
     spec, rounds = replayed.spec, replayed.roots.chain_rounds
     if len(rounds) < spec.batch_size:
         return
-    chosen = np.random.default_rng(spec.seed).choice(rounds, min(spec.requests, len(rounds)), replace=False)
-    requests = replayed.roots.chosen(np.sort(chosen))
-    for share in spec.nodes_per_request:
-        order = best_first_order(requests, max(spec.largest_budget, 4 * share), spec.top_k)
-        accepted = shared_budget(
-            order, batch_size=spec.batch_size, batches=spec.batches, nodes_per_request=share, seed=spec.seed
+    random = np.random.default_rng(spec.seed)
+    chosen = np.sort(random.choice(rounds, min(spec.requests, len(rounds)), replace=False))
+    requests = replayed.roots.chosen(chosen)
+    of_prompt = [np.flatnonzero(replayed.prompt_of[chosen] == prompt) for prompt in range(len(replayed.roots.ends))]
+    of_prompt = [own for own in of_prompt if len(own)]
+    batches = draw_batches(random, np.arange(len(chosen)), spec.batch_size, spec.batches)
+    orders = {
+        share: best_first_order(requests, max(spec.largest_budget, 4 * share), spec.top_k)
+        for share in spec.nodes_per_request
+    }
+    others = []
+    for prompts in replayed.track(random.integers(len(of_prompt), size=(spec.prompt_draws, len(of_prompt)))):
+        own = np.concatenate([of_prompt[prompt] for prompt in prompts])
+        drawn = draw_batches(random, own, spec.batch_size, -(-spec.batches // 4))
+        others.append(
+            {share: _gains(shared_budget(order, drawn, share), spec.batch_size) for share, order in orders.items()}
         )
+    for share, order in orders.items():
+        accepted = shared_budget(order, batches, share)
         place = {"analysis": "shared_budget", "roots": "chain", "budget": share, "top_k": spec.top_k, "n": spec.batches}
         for policy, counts in accepted.items():
-            where = place | {"method": policy}
-            yield where | {"quantity": "accepted_per_request", "value": float(counts.mean() / spec.batch_size)}
-            if policy == "uniform":
+            per_request = float(counts.mean() / spec.batch_size)
+            yield place | {"method": policy, "quantity": "accepted_per_request", "value": per_request}
+        for (policy, quantity), value in _gains(accepted, spec.batch_size).items():
+            if math.isnan(value):
                 continue
-            # Accepted tokens alone, as the paper counts them, and with the token each request commits anyway.
-            for quantity, roots in (("accepted_over_uniform", 0), ("committed_over_uniform", spec.batch_size)):
-                pair = np.stack((counts, accepted["uniform"])) + roots
-                if not pair[1].any():
-                    continue  # nothing was accepted: there is no ratio
+            low, high = student_interval(value, [gains[share][policy, quantity] for gains in others], len(of_prompt))
+            yield place | {"method": policy, "quantity": quantity, "value": value, "low": low, "high": high}
 
-                def gain(strata):
-                    return ratio_of_means(strata)[0]
 
-                low, high = bootstrap_interval([pair], gain, resamples=spec.resamples, seed=spec.seed)
-                yield where | {"quantity": quantity, "value": float(gain([pair])), "low": low, "high": high}
+def _gains(accepted: dict[str, np.ndarray], batch_size: int) -> dict[tuple[str, str], float]:
+    """(policy, quantity) -> gain; NaN where the uniform split accepts nothing."""
+    mean = {policy: float(counts.mean()) for policy, counts in accepted.items()}
+    gains = {}
+    for policy in ("best_first", "hindsight"):
+        # Accepted tokens alone, as the paper counts them, and with the token each request commits anyway.
+        for quantity, roots in (("accepted_over_uniform", 0), ("committed_over_uniform", batch_size)):
+            uniform = mean["uniform"] + roots
+            gains[policy, quantity] = (mean[policy] + roots) / uniform - 1 if uniform else math.nan
+    ahead = gains["hindsight", "accepted_over_uniform"] - gains["best_first", "accepted_over_uniform"]
+    return gains | {("hindsight", "ahead_of_best_first"): ahead}
 
 
 ANALYSES = (

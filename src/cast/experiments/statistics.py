@@ -46,9 +46,9 @@ def cell_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int 
     * ``ms_per_token``: mean over prompts; ``ms_per_token_pooled``: all decode time over all new tokens.
     * ``r_prompt_mean``: mean over prompts of the prompt's committed tokens per round; ``r_pooled``: all
       committed tokens over all rounds.
-    * ``speedup``: AR ms per token over the method's, on the prompts both have.
-    * ``gain`` on the paired prompts; ``gain_low``, ``gain_high``: its 95% interval, see `bootstrap_interval`;
-      NaN for fewer than `cast.experiments.bootstrap.MIN_PROMPTS` paired prompts and for the baseline itself.
+    * ``speedup``: AR ms per token over the method's, on the prompts both have; ``gain`` over DFlash on the paired ones.
+    * ``speedup_low``, ``speedup_high``, ``gain_low``, ``gain_high``: 95% intervals, see `bootstrap_interval`; NaN for
+      fewer than `cast.experiments.bootstrap.MIN_PROMPTS` prompts in common and for the baselines themselves.
     * ``repeat_share``: mean over prompts; ``departures``: of the prompts compared with AR, those that depart.
 
     Then ``failed_rows`` and ``reason``, the first failure's reason or "". What was not measured is NaN. With
@@ -76,7 +76,8 @@ def setting_summary(
 ) -> pd.DataFrame:
     """One row per setting, method, budget and drafter: the mean over domains of the cells' speedup and gain.
 
-    ``gain_low``, ``gain_high``: 95% interval of the mean gain, prompts resampled within each domain.
+    ``speedup_low``, ``speedup_high``, ``gain_low``, ``gain_high``: 95% intervals of the means, prompts resampled within
+    each domain.
     ``domains`` counts the domains with a gain, ``domains_missing`` those of the setting without one: such a
     mean is over fewer domains and not comparable with the others. Gain and interval come again as
     ``*_low_repeat``.
@@ -97,6 +98,10 @@ def setting_summary(
                 "domains_missing": len(domains) - int(group["gain"].notna().sum()),
                 "speedup": group["speedup"].mean(),
             }
+            against_ar = [view[""].against_ar(*key) for view in domains]
+            row["speedup_low"], row["speedup_high"] = bootstrap_interval(
+                [pair for pair in against_ar if pair.size], _first_speedup, resamples=resamples, seed=seed
+            )
             for suffix in ("", "_low_repeat"):
                 pairs = [view[suffix].against_dflash(*key) for view in domains]
                 row[f"gain{suffix}"] = group[f"gain{suffix}"].mean()
@@ -152,7 +157,7 @@ def width_gap(
 def repeat_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
     """One row per setting, domain, method, budget and drafter: the gains of prompts (paper, table 3) and of repeats.
 
-    * ``prompts`` paired with the DFlash baseline, ``repeats`` that each of them has at least.
+    * ``prompts`` that the method and the DFlash baseline both have with every repeat, and how many ``repeats``.
     * ``prompt_gain``: mean over prompts of each prompt's gain, its repeats averaged first; with its 95%
       intervals ``prompt_gain_low``, ``prompt_gain_high`` (BCa) and ``prompt_gain_percentile_low``, ``.._high``.
     * ``gain``, ``gain_low``, ``gain_high``: the ratio of the cells, as in `cell_summary`.
@@ -162,8 +167,10 @@ def repeat_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: in
     """
     rows = []
     for where, runs, key in _compared_cells(decode):
+        runs = runs.complete("repeat", key)  # or repeats would differ in their prompts
         pair = runs.against_dflash(*key)
-        counts = runs.cell(*key).groupby("prompt_id")["repeat"].nunique()
+        if not pair.size:
+            continue
         intervals = {
             "prompt_gain": (mean_of_ratios, "BCa"),
             "prompt_gain_percentile": (mean_of_ratios, "percentile"),
@@ -171,7 +178,7 @@ def repeat_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: in
         }
         row = where | {
             "prompts": pair.shape[1],
-            "repeats": int(counts.min()),
+            "repeats": runs.cell(*key)["repeat"].nunique(),
             "prompt_gain": float(mean_of_ratios([pair])[0]),
             "gain": float(_first_gain([pair])),
         }
@@ -190,16 +197,19 @@ def median_runs(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int =
     """One row per setting, domain, method, budget and drafter: the cell in its repeat of the median gain.
 
     It is what the paper prints for Blackwell (tables 7 to 9, appendix D); of an even number of repeats the two middle
-    ones, averaged prompt by prompt, as for its one cell of two runs.
+    ones, averaged prompt by prompt, as for its one cell of two runs. Prompts are those with every repeat.
 
     * ``median_run``: that repeat, or "1, 2"; ``median_run_of``: how many there are.
     * ``median_run_gain``, ``.._low``, ``.._high``: with its 95% interval over prompts.
     * ``median_run_ms_per_token``, ``.._r_prompt_mean``, ``.._r_pooled`` of the cell, and the same of the baseline and
       of plain decoding in that repeat, as ``median_run_dflash_..`` and ``median_run_ar_..``.
     """
-    return pd.DataFrame([
-        where | _median_run(runs, key, resamples, seed) for where, runs, key in _compared_cells(decode)
-    ])  # fmt: skip
+    rows = []
+    for where, runs, key in _compared_cells(decode):
+        runs = runs.complete("repeat", key)
+        if runs.against_dflash(*key).size:
+            rows.append(where | _median_run(runs, key, resamples, seed))
+    return pd.DataFrame(rows)
 
 
 def seed_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
@@ -291,6 +301,12 @@ class _Runs:
             return np.empty((2, 0))
         return self.aligned(self.dflash, self.cell(method, budget, drafter))
 
+    def against_ar(self, method: str, budget: int, drafter: str | None = None) -> Stratum:
+        """Plain decoding and the method aligned; empty for plain decoding itself."""
+        if method == "autoregressive":
+            return np.empty((2, 0))
+        return self.aligned(self.autoregressive, self.cell(method, budget, drafter))
+
     def low_repeat(self) -> _Runs:
         share = self.autoregressive.groupby("prompt_id")["repeat_share"].mean()
         return _Runs(self.rows[self.rows["prompt_id"].isin(share.index[share < LOW_REPEAT_SHARE])])
@@ -305,10 +321,11 @@ def _views(timed: pd.DataFrame, setting: str, domain: str) -> dict[str, _Runs]:
 def _cell_numbers(runs: _Runs, key: _Key, resamples: int, seed: int) -> dict[str, float]:
     cell = runs.cell(*key)
     pair = runs.against_dflash(*key)
-    with_ar = runs.aligned(runs.autoregressive, cell)
+    with_ar = runs.against_ar(*key)
     low, high = bootstrap_interval([pair], _first_gain, resamples=resamples, seed=seed)
+    speedup_low, speedup_high = bootstrap_interval([with_ar], _first_speedup, resamples=resamples, seed=seed)
     prompts = cell["prompt_id"].nunique()
-    baseline = runs.is_baseline(*key[:2])
+    baseline, plain = runs.is_baseline(*key[:2]), key[0] == "autoregressive"
     paired = prompts if baseline else pair.shape[1]
     either = len(set(cell["prompt_id"]) | set(runs.dflash["prompt_id"]))
     by_prompt = cell.groupby("prompt_id")
@@ -319,7 +336,9 @@ def _cell_numbers(runs: _Runs, key: _Key, resamples: int, seed: int) -> dict[str
         "prompts_dropped": either - paired,
         "ms_per_token_pooled": _ratio(cell["decode_ms"].sum(), cell["new_tokens"].sum()),
         **_round_numbers(cell),
-        "speedup": float(ratio_of_means([with_ar])[0]) + 1.0 if with_ar.size else math.nan,
+        "speedup": 1.0 if plain and prompts else float(_first_speedup([with_ar])) if with_ar.size else math.nan,
+        "speedup_low": speedup_low,
+        "speedup_high": speedup_high,
         "gain": 0.0 if baseline and prompts else float(_first_gain([pair])) if pair.size else math.nan,
         "gain_low": low,
         "gain_high": high,
@@ -377,6 +396,10 @@ def _gain_over_pairs(strata: list[Stratum]) -> np.ndarray:
 
 def _first_gain(strata: list[Stratum]) -> np.ndarray:
     return ratio_of_means(strata)[0]
+
+
+def _first_speedup(strata: list[Stratum]) -> np.ndarray:
+    return _first_gain(strata) + 1.0
 
 
 def _ratio(numerator: float, denominator: float) -> float:

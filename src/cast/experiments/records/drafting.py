@@ -66,10 +66,10 @@ REPLAY = schema(
         "bin": given(TEXT),
         "quantity": given(TEXT, not_blank),
         "value": measured(FLOAT),
-        # 95% interval, prompts drawn anew (Wilson's for hit rates; batches drawn anew for a shared budget); or none.
+        # 95% interval, prompts drawn anew; or none.
         "low": measured(FLOAT),
         "high": measured(FLOAT),
-        "n": measured(INT, at_least_0),  # rounds, events, nodes or batches the value rests on
+        "n": measured(INT, at_least_0),  # rounds, events, candidates or batches the value rests on
         "prompts": measured(INT, at_least_0),
     },
     unique=[

@@ -1,4 +1,4 @@
-"""Render one figure or table, the scorecard, or the summary they share, from the records of a study."""
+"""Render one figure or table, the scorecard, or a summary they share, from the records of a study."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from cast.errors import CastError
 
 from . import artefacts, data, summary, tables
 from .files import complete_or_absent
+from .inputs import SUMMARISED
 
 SUMMARY = "summary"
 NAMES = [*artefacts(), SUMMARY]
@@ -43,7 +44,13 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         required=True,
         metavar="PATH",
-        help="output path without suffix; of the summary, the file of its cells: FOLDER/summary/cells.parquet",
+        help="output path without suffix; of a summary, its file: FOLDER/summary/cells.parquet of the sweep, "
+        "FOLDER/summary/EXPERIMENT.parquet of another experiment",
+    )
+    options.add_argument(
+        "--experiment",
+        choices=[data.SWEEP, *SUMMARISED],
+        help=f"of which the summary is (default: {data.SWEEP})",
     )
     options.add_argument(
         "--cells", type=Path, metavar="FILE", help="the summary (default: FOLDER/summary/cells.parquet)"
@@ -100,7 +107,9 @@ def _told(error: OSError) -> str:
 
 def _render(arguments: argparse.Namespace) -> list[Path]:
     if arguments.name == SUMMARY:
-        return summary.write(arguments.records, arguments.out)
+        return summary.write(arguments.records, arguments.out, arguments.experiment or data.SWEEP)
+    if arguments.experiment:
+        raise CastError(f"--experiment says what a summary is of, and {arguments.name} is none; leave it out")
     module = importlib.import_module(f"figures.{arguments.name}")
     # A table module builds, and is written like every other; a figure knows how it is drawn.
     render: Callable[[data.Study, Path], list[Path]] = getattr(module, "render", None) or (

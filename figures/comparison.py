@@ -12,14 +12,15 @@ import pandas as pd
 
 from . import paper, tables
 from .data import DOMAIN_ORDER, PLAIN, SWEEP, TREE, Study
+from .methods import METHODS, method_label
 from .panels import SAMPLED, Panel, panel
-from .style import METHODS, method_label
 
 COMPARISON, COMPARISON_SAMPLED = "drafter_comparison", "drafter_comparison_sampled"
 _TABLES = ("table1", "table4", "table13", "table16", "table17")
 GREEDY = (COMPARISON, SWEEP)
 DRAWN = (COMPARISON_SAMPLED, SAMPLED)
-KEPT = ["prompts", "speedup", "ms_per_token", "r_prompt_mean", "r_pooled", "gain", "gain_low", "gain_high"]
+KEPT = ["prompts", "speedup", "speedup_low", "speedup_high", "ms_per_token", "r_prompt_mean", "r_pooled"]
+KEPT += ["gain", "gain_low", "gain_high"]
 DEPLOYED = "CAST is shown at the predicted width; where that was not measured, at every width that was."
 SWEEP_FIRST = (
     "A cell measured in the width sweep and in the drafter comparison is shown from the sweep, so that all widths of a "
@@ -29,7 +30,7 @@ STATISTICS = (
     "Ours: ms/token is the mean over prompts. A speedup is the ratio of two such means, plain decoding's over the "
     "method's, on the prompts that both have; the plain decoding is that of the same experiment, which the CSV names. "
     "In brackets: R, the mean over prompts of each prompt's mean R. In the CSV: pooled R, and the gain over DFlash, "
-    "again a ratio of means, with its 95% paired bootstrap interval over prompts."
+    "again a ratio of means; it and the speedup with 95% paired bootstrap intervals over prompts."
 )
 UNEQUAL = "Heads of unequal training are compared, each as it was published or trained here."
 
@@ -82,13 +83,11 @@ def build(study: Study, what: Comparison) -> tables.Table:
 
 def _cells(study: Study, what: Comparison, domains: Sequence[str]) -> pd.DataFrame:
     """The measured cells of the settings the table is about; where there is none, a noted row for each domain."""
-    from cast.experiments.statistics import cell_summary  # scipy: only where records are resampled
-
     found = []
     for temperature, experiments in what.experiments.items():
         known: set[tuple] = set()
         for experiment in experiments:
-            block = study.once(("comparison", experiment), lambda name=experiment: panel(study, name, cell_summary))
+            block = panel(study, experiment, "cell_summary")
             for cell in _chosen(study, block, what):
                 key = tuple(cell[column] for column in ("setting", "domain", "method", "budget", "drafter"))
                 if key not in known and cell["prompts"]:

@@ -19,6 +19,8 @@ from cast.errors import CastError
 from cast.experiments import records
 from cast.width.oracle import sweep_oracle
 
+from .inputs import SUMMARISED
+
 NO_RECORDS = "the study holds no records"
 # Tables and panels list domains in this order, then any other by name.
 DOMAIN_ORDER = [
@@ -27,6 +29,7 @@ DOMAIN_ORDER = [
 SUMMARIES = ("cells", "averages", "gaps")
 CHAIN, TREE, PLAIN = "dflash", "cast", "autoregressive"
 SWEEP, PROBE = "width_sweep", "latency_probe"
+_SCHEMAS = {SWEEP: records.DECODE, PROBE: records.LATENCY}
 
 
 # One row of a summary table: column -> value.
@@ -43,6 +46,7 @@ class Study:
     wall_s: (setting, domain) -> wall seconds of that width sweep, from its provenance.
     cells, averages, gaps: ``cell_summary``, ``setting_summary`` and ``width_gap`` of
         cast.experiments.statistics.
+    summary: the folder that holds summaries of other experiments, those of `SUMMARISED`; None to read none.
     settings, domains: in the order in which tables list them.
     """
 
@@ -54,6 +58,7 @@ class Study:
     cells: pd.DataFrame = field(default_factory=pd.DataFrame)
     averages: pd.DataFrame = field(default_factory=pd.DataFrame)
     gaps: pd.DataFrame = field(default_factory=pd.DataFrame)
+    summary: Path | None = None
     settings: list[str] = field(default_factory=list)
     domains: list[str] = field(default_factory=list)
 
@@ -159,9 +164,19 @@ class Study:
         return self._identity(setting, "device")
 
     def records(self, experiment: str, schema) -> pd.DataFrame:
-        """Validated rows of another experiment of the study, failed ones included; empty without a record."""
-        paths = sorted(self.root.glob(f"{experiment}/*/*.parquet"))
-        return self.once((experiment, schema.name), lambda: _rows(paths, schema))
+        """Validated rows of any experiment of the study, failed ones included; empty without a record."""
+        return self.once((experiment, schema.name), lambda: read_rows(self.root, experiment, schema))
+
+    def summarised(self, experiment: str, statistic: str, split: str | None) -> pd.DataFrame | None:
+        """The cells that a summary holds, by this statistic; None where it has none newer than the records."""
+        if (experiment, statistic, split) == (SWEEP, "cell_summary", None):
+            return self.cells if len(self.cells) else None
+        if self.summary is None or SUMMARISED.get(experiment) != (statistic, split):
+            return None
+        path = self.summary / f"{experiment}.parquet"
+        if not _is_newer(path, record_paths(self.root, experiment)):
+            return None
+        return _read_summary(path)
 
     def once(self, key: tuple, compute: Callable[[], Any]) -> Any:
         """What ``compute`` gives, computed once for this study; many claims rest on the same numbers."""
@@ -233,27 +248,29 @@ def load(
     Raises CastError for a broken record or a summary that does not exist.
     """
     root = Path(root)
-    if not root.is_dir():
-        raise CastError(f"{root} is not a folder; --records takes the results folder of a study")
-    sources = sorted(root.glob(f"{SWEEP}/*/*.parquet")), sorted(root.glob(f"{PROBE}/*/*.parquet"))
-    decode, latency = (_rows(paths, schema) for paths, schema in zip(sources, _schemas(), strict=True))
+    check_folder(root)
+    decode, latency = (read_rows(root, experiment, schema) for experiment, schema in _SCHEMAS.items())
     width_files = sorted(root.glob("width/*.json"))
     widths = {path.stem: read_json(path) for path in width_files}
-    inputs = [*sources[0], *width_files]
-    summary = _summaries(root, cells, decode, widths, inputs) if summarise else {}
+    inputs = [*record_paths(root, SWEEP), *width_files]
+    swept = _summaries(root, cells, decode, widths, inputs) if summarise else {}
     found = [*widths, *_unique(decode, "setting"), *_unique(latency, "setting")]
     # Without sweep, probe and prediction a study is about what its other experiments measured.
     found = found or sorted({path.parent.name for path in root.glob("*/*/*.parquet")})
-    return Study(
+    study = Study(
         root=root,
         decode=decode,
         latency=latency,
         widths=widths,
         wall_s=_wall_seconds(root),
-        **summary,
+        **swept,
+        summary=_default_summary(root).parent if cells is None else Path(cells).parent,
         settings=_ordered(settings, found),
         domains=_ordered(domains or _known(_unique(decode, "domain")), _unique(decode, "domain")),
     )
+    for frame, (experiment, schema) in zip((decode, latency), _SCHEMAS.items(), strict=True):
+        study.once((experiment, schema.name), lambda frame=frame: frame)
+    return study
 
 
 def summaries(decode: pd.DataFrame, widths: dict[str, dict]) -> dict[str, pd.DataFrame]:
@@ -274,38 +291,58 @@ def summaries(decode: pd.DataFrame, widths: dict[str, dict]) -> dict[str, pd.Dat
 
 
 def summary_paths(cells: Path) -> dict[str, Path]:
-    """Where the three summary tables lie: beside the cell summary."""
+    """Where the three summary tables of the sweep lie: beside the cell summary."""
     return {name: cells if name == "cells" else cells.with_name(f"{name}.parquet") for name in SUMMARIES}
+
+
+def check_folder(root: Path) -> None:
+    """Refuse what is no results folder."""
+    if not root.is_dir():
+        raise CastError(f"{root} is not a folder; --records takes the results folder of a study")
+
+
+def record_paths(root: Path, experiment: str) -> list[Path]:
+    """The files of an experiment's rows, by setting and domain."""
+    return sorted(root.glob(f"{experiment}/*/*.parquet"))
+
+
+def read_rows(root: Path, experiment: str, schema) -> pd.DataFrame:
+    """Validated rows of an experiment, failed ones included; empty without a record."""
+    paths = record_paths(root, experiment)
+    return records.read_records(paths, schema) if paths else pd.DataFrame()
 
 
 def _summaries(root: Path, cells: Path | None, decode, widths, inputs: list[Path]) -> dict[str, pd.DataFrame]:
     if cells is not None:
         if not Path(cells).is_file():
             raise CastError(f"no summary at {cells}; write it with `python -m figures summary --records {root}`")
-        return _read_summary(Path(cells))
-    default = root / "summary" / "cells.parquet"
-    if default.is_file() and all(path.stat().st_mtime <= default.stat().st_mtime for path in inputs):
-        return _read_summary(default)
-    return summaries(decode, widths)
+        return _swept(Path(cells))
+    default = _default_summary(root)
+    return _swept(default) if _is_newer(default, inputs) else summaries(decode, widths)
 
 
-def _read_summary(cells: Path) -> dict[str, pd.DataFrame]:
+def _default_summary(root: Path) -> Path:
+    return root / "summary" / "cells.parquet"
+
+
+def _is_newer(path: Path, sources: list[Path]) -> bool:
+    """Whether the file is there, and no source was written after it."""
+    return path.is_file() and all(source.stat().st_mtime <= path.stat().st_mtime for source in sources)
+
+
+def _swept(cells: Path) -> dict[str, pd.DataFrame]:
+    return {name: _read_summary(path) for name, path in summary_paths(cells).items()}
+
+
+def _read_summary(path: Path) -> pd.DataFrame:
     try:
-        return {name: pd.read_parquet(path) for name, path in summary_paths(cells).items()}
+        return pd.read_parquet(path)
     except (OSError, ValueError) as error:  # pyarrow's errors derive from these
         reason = " ".join(str(error).split())[:120]
         raise CastError(
-            f"the summary beside {cells} is incomplete or damaged ({reason}); "
-            f"delete {cells.parent} and run the study, or python -m figures summary, again"
+            f"the summary in {path.parent} is incomplete or damaged ({reason}); "
+            f"delete {path.parent} and run the study, or python -m figures summary, again"
         ) from error
-
-
-def _schemas():
-    return records.DECODE, records.LATENCY
-
-
-def _rows(paths: list[Path], schema) -> pd.DataFrame:
-    return records.read_records(paths, schema) if paths else pd.DataFrame()
 
 
 def read_json(path: Path) -> dict:

@@ -20,13 +20,14 @@ from cast.experiments.records import TOTAL_VARIATION
 from . import paper, style, tables
 from .data import CHAIN, PLAIN, TREE, Study
 from .draws import LEVELS, SAMPLERS, drawn, in_order
+from .methods import METHODS
 from .panels import measured
 
 EXPERIMENT = "total_variation"
 COLUMNS = ["source", "setting", "domain", "panel", "series", "prompt_id", "draws", "value", "decay_exponent", "note"]
 FLOORS = {"floor_mean": ("--", "floor, mean"), "floor_q999": (":", "floor, 99.9%")}
 FLOOR_INK = "#555555"
-COLOURS = {PLAIN: style.INK, "walk": style.METHODS[TREE].colour, "recursive": style.METHODS[CHAIN].colour}
+COLOURS = {PLAIN: style.INK, "walk": METHODS[TREE].colour, "recursive": METHODS[CHAIN].colour}
 MARKERS = {PLAIN: "o", "walk": "s", "recursive": "^"}
 # Factors on the draws, so that the samplers' points stand side by side.
 ASIDE = {PLAIN: 0.9, "walk": 1.0, "recursive": 1.11}

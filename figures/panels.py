@@ -127,22 +127,36 @@ def domains_of(study: Study, rows: pd.DataFrame) -> list[str]:
     )
 
 
-def panel(
-    study: Study, experiment: str, summarise: Callable[[pd.DataFrame], pd.DataFrame], split: str | None = None
-) -> Panel:
-    """Read an experiment and summarise it; with ``split``, each value of that column by itself."""
+Summarise = Callable[[pd.DataFrame], pd.DataFrame]
+
+
+def panel(study: Study, experiment: str, summarise: str | Summarise, split: str | None = None) -> Panel:
+    """Read an experiment and its cells; with ``split``, each value of that column summarised by itself.
+
+    summarise: a function of `cast.experiments.statistics` or its name. It is called only where the summary of the
+        study does not hold the cells.
+    """
     rows = study.records(experiment, DECODE)
-    parts = list(_parts(rows, split)) if len(rows) else []
-    summaries = [summarise(part).assign(**{split: value} if split else {}) for value, part in parts]
+    statistic = getattr(summarise, "__name__", summarise)
+    kept = study.summarised(experiment, statistic, split) if len(rows) else None
+    return Panel(study, experiment, rows, cells_of(rows, summarise, split) if kept is None else kept)
+
+
+def cells_of(rows: pd.DataFrame, summarise: str | Summarise, split: str | None = None) -> pd.DataFrame:
+    """The cells of DECODE rows, as in `panel`; empty without rows."""
+    if not len(rows):
+        return pd.DataFrame()
+    if isinstance(summarise, str):
+        from cast.experiments import statistics  # scipy: only where records are resampled
+
+        summarise = getattr(statistics, summarise)
+    summaries = [summarise(part).assign(**{split: value} if split else {}) for value, part in _parts(rows, split)]
     filled = [summary for summary in summaries if len(summary)]
-    return Panel(study, experiment, rows, pd.concat(filled, ignore_index=True) if filled else pd.DataFrame())
+    return pd.concat(filled, ignore_index=True) if filled else pd.DataFrame()
 
 
 def recorded_panel(
-    study: Study,
-    experiments: Sequence[str],
-    summarise: Callable[[pd.DataFrame], pd.DataFrame],
-    split: str | None = None,
+    study: Study, experiments: Sequence[str], summarise: str | Summarise, split: str | None = None
 ) -> Panel:
     """`panel` of the first of these experiments that left a record; of the first of all where none did."""
     recorded = (name for name in experiments if len(study.records(name, DECODE)))

@@ -79,8 +79,7 @@ def build(
         data=pd.DataFrame(data),
         notes=[
             "Ours: 95% bootstrap interval over prompts in brackets, then n, what the number was counted over: "
-            "rounds where no note says otherwise. The paper's columns are Qwen3-8B's; the last of them is for no single "
-            "domain.",
+            "rounds where no note says otherwise. The paper's columns are Qwen3-8B's, the last of no single domain.",
             *notes,
         ],
     )

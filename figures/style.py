@@ -5,12 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import matplotlib
 import pandas as pd
 
-from .data import CHAIN, DOMAIN_ORDER, NO_RECORDS, PLAIN, TREE
+from .data import DOMAIN_ORDER, NO_RECORDS
 from .files import complete_or_absent
 
 matplotlib.use("Agg")
@@ -30,24 +29,6 @@ PAPER = "#9a9a9a"
 
 # Okabe-Ito: eight colours that stay apart under the common colour-vision deficiencies.
 CYCLE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B8A900"]
-
-
-class Look(NamedTuple):
-    """What a method is called and how it is drawn."""
-
-    label: str
-    colour: str
-
-
-METHODS = {
-    PLAIN: Look("AR", "#000000"),
-    "ngram": Look("n-gram", "#56B4E9"),
-    "eagle3": Look("EAGLE-3", "#CC79A7"),
-    "dart": Look("DART", "#009E73"),
-    CHAIN: Look("DFlash", "#E69F00"),
-    TREE: Look("CAST", "#0072B2"),
-}
-"""The methods of `cast.decode` in the order of tables."""
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 
 # The PDF and SVG writers otherwise stamp the clock and random ids into the file.
@@ -93,11 +74,6 @@ def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **o
     """A figure of width x height inches in the common style, and its axes as a 2-d array [rows, columns]."""
     plt.rcParams.update(_RC)
     return plt.subplots(rows, columns, figsize=(width, height), squeeze=False, layout="constrained", **options)
-
-
-def method_label(name: str) -> str:
-    """What a method is called; one of your own goes by its name."""
-    return METHODS[name].label if name in METHODS else name
 
 
 def look(place: int) -> dict[str, str]:

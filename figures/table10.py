@@ -20,10 +20,8 @@ SHOWN = ["dflash_r_prompt_mean", "r_prompt_mean", "dflash_ms_per_token", "ms_per
 
 
 def build(study: Study) -> tables.Table:
-    from cast.experiments.statistics import seed_summary  # scipy: only where records are resampled
-
     rows, data = [], []
-    block = panel(study, SAMPLED, seed_summary)
+    block = panel(study, SAMPLED, "seed_summary")
     for setting, domain in block.places:
         place = {"source": "ours", "setting": setting, "domain": domain}
         label = paper.DOMAIN_LABELS.get(domain, domain)

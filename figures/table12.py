@@ -11,7 +11,8 @@ import pandas as pd
 from . import paper, tables
 from .data import CHAIN, PLAIN, TREE, Study
 
-STATISTICS = ["prompts", "ms_per_token", "ms_per_token_pooled", "r_prompt_mean", "r_pooled", "speedup"]
+STATISTICS = ["prompts", "ms_per_token", "ms_per_token_pooled", "r_prompt_mean", "r_pooled"]
+STATISTICS += ["speedup", "speedup_low", "speedup_high"]
 
 
 def build(study: Study) -> tables.Table:
@@ -67,7 +68,7 @@ def build(study: Study) -> tables.Table:
         notes=[
             "Ours: ms/token is the mean over prompts; R is r_prompt_mean, the mean over prompts of each "
             "prompt's mean R. In the CSV: pooled values of both; the speedup, AR's ms/token over the cell's; and the "
-            "gain, the chain's ms/token over the cell's minus one, with its 95% paired bootstrap interval over "
+            "gain, the chain's ms/token over the cell's minus one, with 95% paired bootstrap intervals over "
             "prompts. Both are ratios of means on the prompts that both methods have.",
             "The paper's rows are other settings and other models; its R here agrees with the mean over "
             "prompts. A dash: not in its sweep.",

@@ -28,9 +28,7 @@ HEADER = [
 
 
 def build(study: Study) -> tables.Table:
-    from cast.experiments.statistics import cell_summary  # scipy: only where records are resampled
-
-    block = recorded_panel(study, (EXPERIMENT, SWEEP, COMPARISON), cell_summary, split="block_size")
+    block = recorded_panel(study, (EXPERIMENT, SWEEP, COMPARISON), "cell_summary", split="block_size")
     rows, data, rules = [], [], set()
     for setting, domain in block.places:
         found = [_cell(block, setting, domain, *configuration) for configuration in CONFIGURATIONS]
@@ -56,7 +54,7 @@ def build(study: Study) -> tables.Table:
             "Ours: bold is the fastest at eight packed tokens, where all three were measured; a block of eight is the "
             "same head on a shorter block. ms/token is the mean over prompts, R the mean over prompts of each prompt's "
             "mean R. In the CSV: pooled values of both; the speedup over plain decoding, which is timed once for both "
-            "blocks; and the gain over the longest chain of the same block with its 95% paired bootstrap interval "
+            "blocks; and the gain over the longest chain of the same block, with 95% paired bootstrap intervals "
             "over prompts. Speedup and gain are ratios of means on the prompts that both methods have.",
             "The paper's rows are another setting and model.",
         ],
@@ -72,7 +70,8 @@ def _cell(block: Panel, setting: str, domain: str, method: str, nodes: int, size
         missing = block.missing(setting, domain, **keys) if own else tables.missing(f"no {EXPERIMENT} record")
         return record | {"note": missing.text}
     cell = cells.iloc[0]
-    names = ("ms_per_token", "ms_per_token_pooled", "r_prompt_mean", "r_pooled", "speedup", "prompts")
+    names = ("ms_per_token", "ms_per_token_pooled", "r_prompt_mean", "r_pooled", "prompts")
+    names += ("speedup", "speedup_low", "speedup_high")
     return record | {name: cell[name] for name in names} | tables.gain_columns(cell) | {"note": ""}
 
 

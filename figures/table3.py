@@ -35,11 +35,9 @@ _BLOCKS = (
 
 
 def build(study: Study) -> tables.Table:
-    from cast.experiments import statistics  # scipy: only where records are resampled
-
     rows, data, rules, notes = [], [], set(), []
     for experiments, statistic, temperature, columns, times in _BLOCKS:
-        block = recorded_panel(study, experiments, getattr(statistics, statistic))
+        block = recorded_panel(study, experiments, statistic)
         notes += [f"T = {temperature}: {note}" for note in instead(block, experiments[0])]
         for setting, domain in block.places:
             place = {

@@ -122,6 +122,7 @@ def _record(setting: str, predicted: int | None, domain: str, cells: dict, why: 
             name = f"{bound}{suffix}"
             record[f"{name}_percent"] = None if tree is None else 100 * tree[name]
     record |= {f"{TREE}_{name}": None if tree is None else tree[name] for name in LOW_REPEAT}
-    record["speedup_over_ar"] = None if tree is None else tree["speedup"]
+    for end in ("", "_low", "_high"):
+        record[f"speedup{end}_over_ar"] = None if tree is None else tree[f"speedup{end}"]
     notes = [f"{method} not measured: {why[method]}" for method, cell in cells.items() if cell is None]
     return record | {"note": "; ".join(notes)}

@@ -13,8 +13,9 @@ import pandas as pd
 
 from cast.experiments.records import EQUIVALENCE
 
-from . import paper, style, tables
+from . import paper, tables
 from .data import CHAIN, PLAIN, Study
+from .methods import method_label
 from .panels import measured
 
 EXPERIMENT = "greedy_equivalence"
@@ -174,7 +175,7 @@ def _label(domain: str) -> str:
 
 
 def _method(method: str, budget: int | None) -> str:
-    return method if budget is None else f"{style.method_label(method)}, {budget}"
+    return method if budget is None else f"{method_label(method)}, {budget}"
 
 
 def _paper_records() -> list[dict]:

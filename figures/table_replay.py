@@ -97,7 +97,7 @@ def build(study: Study) -> tables.Table:
             "R is pooled over the rounds of the method's own walk, which the live decoder takes too; the rank cap's is "
             "over the chain's rounds, as the paper's. Rank cap and shared budget are ratios less one; the paper prints "
             "its rank cap as a loss. n counts candidates at depth one in a hit rate, tokens of all depths beyond "
-            "rank 8, and batches of a shared budget, whose intervals are Student's with the spread of 100 draws of the "
-            "prompts, batches drawn anew in each. A hit rate of 0 or 1 in all prompts has no interval.",
+            "rank 8, and batches of a shared budget, whose intervals are Student's with the spread over draws of the "
+            "prompts, batches drawn anew in each. A share of 0 or 1 has no interval.",
         ],
     )

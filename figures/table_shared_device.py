@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import pandas as pd
 
+from cast.experiments.records import DECODE
+
 from . import paper, tables
 from .claims.finding import difference
 from .data import CHAIN, PLAIN, SWEEP, TREE, Study
-from .panels import panel
+from .panels import Panel
 from .shared_device import EXPERIMENT, SIDES, common_cells, trees_by_width
 
 HEADER = [
@@ -21,9 +23,8 @@ HEADER = [
 
 
 def build(study: Study) -> tables.Table:
-    from cast.experiments.statistics import cell_summary  # scipy: only where records are resampled
-
-    shared = panel(study, EXPERIMENT, cell_summary)
+    # Its cells are compared on the prompts of both: those of `common_cells`.
+    shared = Panel(study, EXPERIMENT, study.records(EXPERIMENT, DECODE), pd.DataFrame())
     rows, data = [], []
     for setting, domain in shared.places:
         label = [setting, paper.DOMAIN_LABELS.get(domain, domain)]

@@ -121,7 +121,7 @@ def _reported(top_k: int) -> list[tuple[str, dict[str, Any]]]:
             {"analysis": "shared_budget", "quantity": "accepted_over_uniform"},
         ),
         (
-            "its lead over best-first, {0.method}, {0.budget:.0f} nodes a request",
+            "gain in hindsight less that of best-first, {0.budget:.0f} nodes a request",
             {"analysis": "shared_budget", "quantity": "ahead_of_best_first"},
         ),
     ]

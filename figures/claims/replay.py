@@ -17,6 +17,7 @@ from .finding import (
     as_points,
     judged,
     measured_rows,
+    needs_interval,
     printed,
     within,
 )
@@ -62,6 +63,7 @@ def calibrated_at_depth_one(study: Study, settings: list[str]) -> Finding:
     sure, middle = rows[rows["bin"] == "0.9-1.0"], rows[rows["bin"] == "0.6-0.7"]
     if not len(sure) or not len(middle):
         raise NotMeasured("no candidate of such confidence was replayed")
+    needs_interval(pd.concat([sure, middle])["low"])
     bars = {name: printed("calibration", name) for name in ("0.9-1.0", "0.6-0.7")}
     in_band, meets = [], []
     for name, part, (least, most) in (("0.9-1.0", sure, (0.9, 1.0)), ("0.6-0.7", middle, (0.5, 0.8))):

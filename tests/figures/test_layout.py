@@ -11,7 +11,7 @@ from test_other_experiments import write_replay
 from test_serving_artefacts import goodput_rows, stored, tax_rows
 
 from cast.experiments import records
-from figures import data, fig1, fig2, fig3, fig4, fig5, fig6, fig7, style
+from figures import data, fig1, fig2, fig3, fig4, fig5, fig6, fig7, methods, style
 
 SETTINGS = [
     "h100_sxm-qwen3_8b", "h100_sxm-qwen3_coder_30b_a3b", "blackwell-qwen3_8b", "blackwell-qwen3_4b", "a6000-qwen3_8b",
@@ -24,9 +24,9 @@ CELLS = [("autoregressive", 0), ("dflash", 15), ("cast", 15), ("cast", 127)]
 def test_every_method_has_a_name_and_a_colour_of_its_own():
     from cast.decode import METHODS  # torch
 
-    assert sorted(style.METHODS) == sorted(METHODS) == sorted(records.METHODS)
-    for looks in zip(*style.METHODS.values(), strict=True):
-        assert len(set(looks)) == len(style.METHODS)
+    assert sorted(methods.METHODS) == sorted(METHODS) == sorted(records.METHODS)
+    for looks in zip(*methods.METHODS.values(), strict=True):
+        assert len(set(looks)) == len(methods.METHODS)
 
 
 @pytest.fixture(scope="module")

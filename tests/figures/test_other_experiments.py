@@ -1,5 +1,6 @@
 """Tables 3, 10, 14, 15 and Figure 4: numbers from synthetic records, gains' intervals, and what a failed cell says."""
 
+import importlib
 import math
 import re
 
@@ -13,20 +14,17 @@ from cast.experiments.records import DECODE, REPLAY, SERVING
 from cast.experiments.replay_analyses import analyse
 from cast.experiments.statistics import cell_summary
 from figures import (
+    artefacts,
     data,
     fig4,
-    fig7,
     table3,
     table7,
     table8,
     table9,
     table10,
-    table12,
     table14,
     table15,
     table17,
-    table_continuous_batching,
-    table_serving,
     table_shared_device,
     tables,
 )
@@ -87,38 +85,64 @@ def test_table3_has_intervals_of_prompts_and_ranges_of_seeds(folder):
     assert row["dflash_ms_per_token"] == pytest.approx(25.0)
 
 
-GAIN = r".*gain_percent(_idle|_shared)?|change_points|over_uniform_percent"
+GAIN = r"(.*_)?gain(_percent)?(_idle|_shared)?|change_points|over_uniform_percent|(.*_)?speedup(_over_\w+)?"
+COMPARED = ("table1", "table4", "table13", "table16", "table17")
+BASELINES = ("dflash", "autoregressive")
+SWEPT = ("table7", "table8", "table9", "table12", "fig3", "fig5")
+OTHERS = (
+    "table3",
+    "table10",
+    "table14",
+    "table15",
+    "table_shared_device",
+    "table_serving",
+    "table_continuous_batching",
+)
 
 
 def ends_of(gain, columns):
     """The columns of a gain's interval: gain_low_percent or low_percent for gain_percent, and the upper end's."""
+    if "_percent" not in gain and "_points" not in gain:
+        name = "speedup" if "speedup" in gain else "gain"
+        long = [gain.replace(name, f"{name}_{end}") for end in ("low", "high")]
+        return long if set(long) <= set(columns) else ["low", "high"]
     unit = gain[gain.rindex("points" if "points" in gain else "percent") :]
     long = [gain.replace(unit, f"{end}_{unit}") for end in ("low", "high")]
     return long if set(long) <= set(columns) else [name.replace("gain_", "") for name in long]
 
 
-def test_every_gain_has_its_interval(folder):
-    write(folder, "repeated_panel", cells({31: 0.2}))
-    write(folder, "sampled_decoding", cells({31: 0.2}, temperature=1.0, sampler="walk"))
-    write(folder, "generation_length", cells({31: 0.2}))
-    write(folder, "width_sweep", cells({31: 0.1}))
+def test_every_gain_and_speedup_has_its_interval(folder):
+    """In every artefact with such a column; a baseline is not compared with itself."""
+    folder.width(S, 31)
+    folder.sweep(S, "math", cells({15: 0.15, 31: 0.2, 63: 0.1}))
+    for experiment in ("repeated_panel", "generation_length", "shared_device", "drafter_comparison"):
+        write(folder, experiment, cells({31: 0.2}))
+    for experiment in ("sampled_decoding", "drafter_comparison_sampled"):
+        write(folder, experiment, cells({31: 0.2}, temperature=1.0, sampler="walk"))
     write(folder, "block_length", cells({7: 0.3, 15: 0.5}))
-    write(folder, "shared_device", cells({31: 0.2}))
     for experiment in ("serving_goodput", "continuous_batching"):
         stored(folder, experiment, goodput_rows(), SERVING)
     study = data.load(folder.root)
-    serving = (table_serving, table_continuous_batching)
-    built = (table3, table10, table12, table14, table15, table_shared_device, *serving)
-    frames = {module.__name__: module.build(study).data for module in built} | {"fig7": fig7.plotted(study)}
-    for artefact, frame in frames.items():
+    checked = set()
+    for name in artefacts():
+        module = importlib.import_module(f"figures.{name}")
+        if hasattr(module, "plotted"):
+            frame = module.plotted(study)
+        elif hasattr(module, "build"):
+            frame = module.build(study).data
+        else:
+            continue
+        if "source" not in frame:
+            continue
         frame = frame[frame["source"] == "ours"]
-        if "method" in frame:
-            frame = frame[frame["method"] != "dflash"]  # the baseline itself, whose gain has no spread
-        gains = [name for name in frame if re.fullmatch(GAIN, name) and frame[name].notna().any()]
-        assert gains, artefact
-        for name in gains:
-            ends = frame.loc[frame[name].notna(), ends_of(name, frame)]
-            assert ends.notna().all().all(), (artefact, name)
+        for column in (column for column in frame if re.fullmatch(GAIN, column) and frame[column].notna().any()):
+            shown = frame[frame[column].notna()]
+            if "method" in frame:
+                shown = shown[~shown["method"].isin(BASELINES if "speedup" not in column else BASELINES[1:])]
+            ends = shown[ends_of(column, frame)]
+            assert ends.notna().all().all(), (name, column)
+            checked.add(name)
+    assert checked >= {*COMPARED, *SWEPT, *OTHERS, "table2", "fig7"}, checked
 
 
 def test_the_interval_of_a_change_is_that_of_both_gains(folder):
@@ -207,6 +231,9 @@ def test_figure4_draws_what_was_replayed(folder, tmp_path):
     assert shares["at"].tolist() == fig4.BANDS
     assert shares["value"].sum() == pytest.approx(1.0)  # a first rejection has no rank 1 here
     hits = mine[mine["panel"] == "b"]
+    assert hits.loc[hits["value"].isin([0.0, 1.0]), "low"].isna().all()
+    hits = hits.dropna(subset="low")
+    assert len(hits)
     assert (hits["low"] <= hits["value"]).all() and (hits["value"] <= hits["high"]).all()
     masses = mine[(mine["panel"] == "c") & (mine["at"] != "threshold")]
     assert masses["value"].is_monotonic_decreasing and len(masses) == SPEC.largest_budget

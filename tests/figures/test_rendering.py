@@ -147,11 +147,21 @@ def test_artefacts_are_ordered_by_number():
     assert set(artefacts("fig")) | set(artefacts("table")) | {"scorecard"} == set(names)
 
 
-def test_rendering_needs_no_torch():
-    modules = ", ".join(f"figures.{name}" for name in [*EVERYTHING, *OTHERS, "summary", "paper"])
-    code = f"import sys, {modules}; from cast.experiments import statistics; sys.exit('torch' in sys.modules)"
+def loaded_by(names, *more: str) -> set[str]:
+    """The packages in memory once these modules of figures are."""
+    modules = ", ".join([*(f"figures.{name}" for name in names), *more])
+    code = f"import sys, {modules}; print(*sys.modules)"
     environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "PATH": "", "MPLCONFIGDIR": "/nonexistent"}
-    assert subprocess.run([sys.executable, "-c", code], env=environment, cwd=ROOT).returncode == 0
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, check=True)
+    return set(ran.stdout.decode().split())
+
+
+def test_rendering_needs_no_torch():
+    assert "torch" not in loaded_by([*EVERYTHING, *OTHERS, "summary", "paper"], "cast.experiments.statistics")
+
+
+def test_what_draws_nothing_starts_without_matplotlib_and_scipy():
+    assert loaded_by([*artefacts("table"), "scorecard", "summary", "__main__"]).isdisjoint({"matplotlib", "scipy"})
 
 
 def test_a_wrong_folder_is_one_line(tmp_path, capsys):

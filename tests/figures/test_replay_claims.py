@@ -8,6 +8,7 @@ from test_other_experiments import cells
 from cast.experiments.records import REPLAY, SCORE_LOG, write_records
 from figures import claims, data, scorecard
 from figures.claims import replay
+from figures.claims.finding import NotMeasured
 
 S = "smollm2_fp32"
 
@@ -49,6 +50,14 @@ def hits(sure, middle, half=0.01):
         row("reliability", "hit_rate", value, value - half, value + half, bin=name, **place)
         for name, value in (("0.9-1.0", sure), ("0.6-0.7", middle))
     ]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_hit_rate_without_an_interval_is_not_judged(folder, place):
+    rows = hits(0.95, 0.65)
+    rows[place] |= {"low": None, "high": None}
+    with pytest.raises(NotMeasured, match="1 of 2 values have no interval"):
+        judged(folder, "calibrated_at_depth_one", rows)
 
 
 def capped(at_32, at_63):

@@ -91,7 +91,7 @@ def untimed():
 def smoke(fresh_tree):
     """A finished smoke study; read it, change copies of it only."""
     tree = fresh_tree()
-    finished = tree.snakemake("--config", "study=smoke")
+    finished = tree.snakemake("--config", "study=smoke", environment={"PYTHONDONTWRITEBYTECODE": "1"})
     (tree.root / "told.txt").write_text(finished.stdout + finished.stderr)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     return tree

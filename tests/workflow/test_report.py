@@ -13,6 +13,7 @@ from figures import scorecard_page
 
 ROOT = Path(__file__).parents[2]
 NAMES = ["reproduced", "direction reproduced", "not reproduced", "not measured", "the paper disagrees with itself"]
+SCOPE = "tiny models: proves the machinery, says nothing about speed"
 
 # A person's clicks: a verdict off, then a section, then back.
 CLICKS = """
@@ -34,12 +35,28 @@ told.text = shown();
 told.overflow = document.documentElement.scrollWidth - innerWidth;
 """
 
+# Of headings and verdicts: the words, or their parts between hyphens, that stand on two lines.
+BROKEN = """
+const broken = [];
+for (const cell of document.querySelectorAll('th, td[data-name=verdict]')) {
+  const text = cell.firstChild;
+  for (const word of cell.offsetHeight ? text.data.matchAll(/[^\\s-]+/g) : []) {
+    const range = document.createRange();
+    range.setStart(text, word.index);
+    range.setEnd(text, word.index + word[0].length);
+    if (new Set([...range.getClientRects()].map(box => box.top)).size > 1) broken.push(word[0]);
+  }
+}
+told.broken = broken.join(' ');
+told.overflow = document.documentElement.scrollWidth - innerWidth;
+"""
+
 
 def row(identifier: str, verdict: int, sections: list[str], text: str) -> dict:
     told = dict.fromkeys(("reproduced", "direction", "applies_to", "caveat", "compute", "paper", "deviation"), "told")
     return told | {
         "id": identifier, "text": text, "verdict": NAMES[verdict], "sections": sections, "where": ", ".join(sections),
-        "experiments": ["width_sweep"], "scope": "embedded: SmolLM2-135M", "shown_ours": "12.3% [1, 2] " * 9,
+        "experiments": ["width_sweep"], "scope": SCOPE, "shown_ours": "12.3% [1, 2] " * 9,
         "shown_verdict": NAMES[verdict],
     }  # fmt: skip
 
@@ -68,6 +85,14 @@ def test_the_scorecard_filters(scorecard, tmp_path, device):
     assert page.value("address") == "#section=Appendix+D&amp;verdict=0%2C1%2C2%2C4"
     assert page.value("text") == "three"
     assert int(page.value("overflow")) <= 0  # nothing to scroll sideways
+
+
+@in_a_browser
+@pytest.mark.parametrize("width", [*WIDTHS.values(), 980], ids=[*WIDTHS, "narrowest table"])
+def test_no_verdict_is_broken_within_a_word(scorecard, tmp_path, width):
+    page = opened(scorecard, tmp_path / "p", width, BROKEN)
+    assert page.value("broken") == ""
+    assert int(page.value("overflow")) <= 0
 
 
 @in_a_browser

@@ -110,6 +110,26 @@ def test_touched_weights_and_comments_measure_nothing_and_a_figure_module_render
     assert tree.planned(*STUDY) == {"fig2": 1}
 
 
+@pytest.mark.parametrize(
+    ("record", "rendered"),
+    [
+        ("drafter_scores/tiny_qwen3/tiny", {"scorecard"}),
+        ("latency_probe/tiny_qwen3/random", {"fig2", "fig3", "table2", "table12", "scorecard"}),
+        ("width_sweep/tiny_llama/tiny_llama", {"summary", "fig2", "fig3", "table2", "table12", "scorecard"}),
+    ],
+)
+def test_a_changed_record_renders_what_reads_it(smoke, fresh_tree, record, rendered):
+    tree = fresh_tree(with_results=smoke)
+    path = tree.root / f"results/smoke/{record}.parquet"
+    pd.read_parquet(path).assign(host="another").to_parquet(path)
+    assert tree.planned(*STUDY, "gpus=[]") == dict.fromkeys(rendered, 1)
+
+
+def test_jobs_keep_their_bytecode(smoke):
+    kept = {path.name.split(".")[0] for path in (smoke.root / "figures/__pycache__").glob("*.pyc")}
+    assert {"data", "table2"} <= kept
+
+
 def test_edited_prompts_are_measured_again(smoke, fresh_tree):
     tree = fresh_tree(with_results=smoke)
     prompts = tree.root / "conf/prompts/tiny_llama.jsonl"

@@ -1,3 +1,4 @@
+import os
 import re
 import shlex
 import subprocess
@@ -10,9 +11,13 @@ for folder in (ROOT, ROOT / "scripts"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
+# Every job is a process of its own: without bytecode each of them compiles its libraries anew (the Makefile says so too).
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 from cast.errors import CastError
 from cast.experiments.device import resolve_kind
 from figures import artefacts
+from figures.inputs import READS, SUMMARISED
 from jobs import composition
 from jobs.composition import ConfigurationError
 from jobs.inputs import checkpoint_digests as digests_of_checkpoints
@@ -96,6 +101,36 @@ def record_paths():
 
 
 RECORDS = record_paths()
+
+
+# What the study's settings, domains and predicted widths follow from.
+BACKBONE = ("width_sweep", "latency_probe", "width")
+
+
+def records_of(*experiments):
+    """Those of `RECORDS` that are of these experiments."""
+    folders = tuple(f"{RESULTS}/{experiment}/" for experiment in experiments)
+    return [path for path in RECORDS if path.startswith(folders)]
+
+
+# Experiments with records, of which several artefacts show the same cells.
+SHARED_CELLS = [experiment for experiment in SUMMARISED if records_of(experiment)]
+
+
+def read_by(artefact):
+    """The records an artefact is drawn from; every one where none is of the backbone, which then is what they name."""
+    if artefact not in READS or not records_of(*BACKBONE):
+        return RECORDS
+    return records_of(*BACKBONE, *READS[artefact])
+
+
+def cells_read_by(artefact):
+    """The summaries an artefact reads beside that of the sweep."""
+    return [
+        f"{RESULTS}/summary/{experiment}.parquet"
+        for experiment in SHARED_CELLS
+        if experiment in READS.get(artefact, SHARED_CELLS)
+    ]
 
 
 def of_job(experiment, value):

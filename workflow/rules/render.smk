@@ -1,6 +1,6 @@
-# Rules that render: pure functions of records. They read every record of the study that lies there, so they also
-# serve a study of which a part failed, or a part came from another machine. They take seconds and no device: on a
-# cluster they run beside Snakemake.
+# Rules that render: pure functions of records. They read what lies there of the records that figures/inputs.py names, so
+# they also serve a study of which a part failed, or a part came from another machine. They take seconds and no device:
+# on a cluster they run beside Snakemake.
 
 KNOWN = artefacts()
 WANTED = KNOWN if MATRIX.artefacts is None else MATRIX.artefacts
@@ -18,10 +18,14 @@ SHARED_MODULES = sorted(
         "conf/assumptions.yaml",
     ]
 )
-# What the summary computes with.
+# What summaries are computed with.
 STATISTICS = sorted(
     str(path)
-    for pattern in ("src/cast/experiments/statistics.py", "src/cast/experiments/bootstrap.py", "src/cast/width/*.py")
+    for pattern in (
+        *(f"figures/{name}.py" for name in ("summary", "data", "inputs", "panels")),
+        *(f"src/cast/experiments/{name}.py" for name in ("statistics", "bootstrap")),
+        "src/cast/width/*.py",
+    )
     for path in Path().glob(pattern)
 )
 SUMMARY = f"{RESULTS}/summary/cells.parquet"
@@ -34,8 +38,8 @@ RENDERED = [
 
 rule summary:
     input:
-        records=[path for path in RECORDS if path.startswith((f"{RESULTS}/width_sweep/", f"{RESULTS}/width/"))],
-        modules=["figures/summary.py", "figures/data.py", *STATISTICS],
+        records=records_of("width_sweep", "width"),
+        modules=STATISTICS,
     output:
         cells=SUMMARY,
         averages=f"{RESULTS}/summary/averages.parquet",
@@ -51,14 +55,36 @@ rule summary:
         f"{PYTHON} -m figures summary --records {RESULTS} --out {{output.cells}} > {{log}} 2>&1"
 
 
+# Of each experiment whose cells several artefacts show.
+rule summary_of_cells:
+    input:
+        records=lambda wildcards: records_of(wildcards.experiment),
+        modules=STATISTICS,
+    output:
+        cells=f"{RESULTS}/summary/{{experiment}}.parquet",
+    wildcard_constraints:
+        experiment=any_of(SHARED_CELLS),
+    log:
+        f"{RESULTS}/logs/summary/{{experiment}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/summary/{{experiment}}.tsv"
+    localrule: True
+    conda:
+        SOFTWARE
+    shell:
+        f"{PYTHON} -m figures summary --experiment {{wildcards.experiment}} --records {RESULTS} --out {{output.cells}} "
+        "> {log} 2>&1"
+
+
 for name in FIGURES:
 
     rule:
         name:
             name
         input:
-            records=RECORDS,
+            records=read_by(name),
             cells=SUMMARY,
+            shared=cells_read_by(name),
             modules=[f"figures/{name}.py", *SHARED_MODULES],
         output:
             pdf=f"{RESULTS}/figures/{name}.pdf",
@@ -90,8 +116,9 @@ for name in TABLES:
         name:
             name
         input:
-            records=RECORDS,
+            records=read_by(name),
             cells=SUMMARY,
+            shared=cells_read_by(name),
             modules=[f"figures/{name}.py", *SHARED_MODULES],
         output:
             html=report(
@@ -122,10 +149,12 @@ for name in TABLES:
             RENDER
 
 
+# The longest job goes first, or one core would wait for it at the end.
 rule scorecard:
     input:
-        records=RECORDS,
+        records=read_by("scorecard"),
         cells=SUMMARY,
+        shared=cells_read_by("scorecard"),
         modules=["figures/scorecard.py", *SHARED_MODULES],
     output:
         md=f"{RESULTS}/scorecard.md",
@@ -139,6 +168,7 @@ rule scorecard:
     params:
         module="scorecard",
         out=without_suffix("md"),
+    priority: 1
     log:
         f"{RESULTS}/logs/scorecard.log",
     benchmark:

@@ -44,7 +44,7 @@ class ReplaySpec:
         budgets: at which the rank cap is compared with the full rank set, and the regret measured.
         batch_size, batches, requests, nodes_per_request: of the shared budget; requests are drawn from the
             rounds of chain decoding, batches from the requests.
-        prompt_draws: of the shared budget's interval, each with a quarter as many batches.
+        prompt_draws: of the shared budget's interval, each with as many batches.
         resamples: of every other interval.
     """
 
@@ -56,7 +56,7 @@ class ReplaySpec:
     batches: int = 400
     requests: int = 900
     nodes_per_request: tuple[int, ...] = (4, 8, 32)
-    prompt_draws: int = 100
+    prompt_draws: int = 50
     resamples: int = RESAMPLES
     seed: int = 0
 
@@ -118,17 +118,27 @@ class _Replayed:
     def ratios(self, numerators: np.ndarray, denominators: np.ndarray) -> list[dict[str, float]]:
         """Sum over prompts of each column over that of its denominator, with its interval.
 
+        Prompts that the denominators count nothing of are not drawn.
+
         Args:
             numerators: [P, M].
             denominators: [P, M], or [P, 1] for all columns alike.
         """
         columns = numerators.shape[1]
+        counted = denominators.all(axis=1)
+        numerators, denominators = numerators[counted], denominators[counted]
 
         def ratio(strata):
             means = strata[0].mean(axis=-1)
             return means[:columns] / means[columns:]
 
         return self.values(np.concatenate((numerators, denominators), axis=1).T, ratio)
+
+    def shares(self, counts: np.ndarray, of: np.ndarray) -> list[dict[str, float]]:
+        """`ratios` of counts. A share of 0 or 1 has no interval: these prompts have no spread, though others would."""
+        found = self.ratios(counts, of)
+        nothing = {"low": math.nan, "high": math.nan}
+        return [share | nothing if share["value"] in (0.0, 1.0) else share for share in found]
 
     def round_lengths(self, accepted: np.ndarray, kind: str) -> dict[str, list[dict[str, float]]]:
         """Both statistics of R for M methods, and the gain of the pooled one over the chain's."""
@@ -193,7 +203,7 @@ def rejection_ranks(replayed: _Replayed) -> Iterator[Row]:
         return
     bands = np.stack([_in_band(ranks + 1, *band) for band in RANK_BANDS.values()], axis=1)
     events = replayed.by_prompt(np.ones((len(rounds), 1)), rounds)
-    shares = replayed.ratios(replayed.by_prompt(bands, rounds), np.broadcast_to(events, (len(events), bands.shape[1])))
+    shares = replayed.shares(replayed.by_prompt(bands, rounds), np.broadcast_to(events, (len(events), bands.shape[1])))
     place = {"analysis": "rejection_ranks", "roots": "chain", "method": CHAIN, "budget": replayed.roots.length}
     for band, share in zip(RANK_BANDS, shares, strict=True):
         yield place | {"bin": band, "quantity": "share", "n": len(rounds)} | share
@@ -204,8 +214,7 @@ def rejection_ranks(replayed: _Replayed) -> Iterator[Row]:
 def reliability(replayed: _Replayed) -> Iterator[Row]:
     """Confidence of the candidates at depth one against how often they are the target's token (figure 4b).
 
-    Once over the candidates of the rank cap, once over the most likely one alone. A hit rate of 0 or 1 in every prompt
-    has no interval: draws of these prompts have no spread, though other prompts would.
+    Once over the candidates of the rank cap, once over the most likely one alone.
     """
     at = replayed.roots.chain_rounds
     roots = replayed.roots.chosen(at)
@@ -226,10 +235,9 @@ def reliability(replayed: _Replayed) -> Iterator[Row]:
             where = place | {"bin": edges, "n": count}
             yield where | {"quantity": "count", "value": count}
             if count:
-                (mean,), (rate,) = (replayed.ratios(each, of_bin[0]) for each in (of_bin[2], of_bin[1]))
+                where |= {"prompts": int((of_bin[0] > 0).sum())}
+                (mean,), (rate,) = replayed.ratios(of_bin[2], of_bin[0]), replayed.shares(of_bin[1], of_bin[0])
                 yield where | {"quantity": "confidence"} | mean
-                if rate["value"] in (0.0, 1.0):
-                    rate |= {"low": math.nan, "high": math.nan}
                 yield where | {"quantity": "hit_rate"} | rate
 
 
@@ -274,7 +282,7 @@ def rank_cap(replayed: _Replayed) -> Iterator[Row]:
     ):
         if not len(at):
             continue
-        (share,) = replayed.ratios(
+        (share,) = replayed.shares(
             replayed.by_prompt(values.sum(axis=1, keepdims=True), at),
             replayed.by_prompt(np.full((len(at), 1), values.shape[1]), at),
         )
@@ -333,8 +341,8 @@ def regret_bound(roots: Roots, order: Order, budget: int, oracle: np.ndarray) ->
 def shared_budgets(replayed: _Replayed) -> Iterator[Row]:
     """One budget split over a batch of requests: best-first and in hindsight against uniform (appendix F).
 
-    A gain's interval is Student's about it, with the spread it has when prompts are drawn anew and batches from the
-    rounds of the drawn ones: 400 batches cost too much to be drawn 10,000 times.
+    A gain's interval is Student's about it, with the spread it has when prompts are drawn anew and as many batches from
+    the rounds of the drawn ones, those of a prompt drawn twice twice: batches cost too much to be drawn 10,000 times.
     """
     spec, rounds = replayed.spec, replayed.roots.chain_rounds
     if len(rounds) < spec.batch_size:
@@ -345,18 +353,15 @@ def shared_budgets(replayed: _Replayed) -> Iterator[Row]:
     of_prompt = [np.flatnonzero(replayed.prompt_of[chosen] == prompt) for prompt in range(len(replayed.roots.ends))]
     of_prompt = [own for own in of_prompt if len(own)]
     batches = draw_batches(random, np.arange(len(chosen)), spec.batch_size, spec.batches)
-    orders = {
-        share: best_first_order(requests, max(spec.largest_budget, 4 * share), spec.top_k)
-        for share in spec.nodes_per_request
-    }
+    order = best_first_order(requests, max(spec.largest_budget, 4 * max(spec.nodes_per_request)), spec.top_k)
     others = []
     for prompts in replayed.track(random.integers(len(of_prompt), size=(spec.prompt_draws, len(of_prompt)))):
         own = np.concatenate([of_prompt[prompt] for prompt in prompts])
-        drawn = draw_batches(random, own, spec.batch_size, -(-spec.batches // 4))
-        others.append(
-            {share: _gains(shared_budget(order, drawn, share), spec.batch_size) for share, order in orders.items()}
-        )
-    for share, order in orders.items():
+        drawn = draw_batches(random, own, spec.batch_size, spec.batches)
+        others.append({
+            share: _gains(shared_budget(order, drawn, share), spec.batch_size) for share in spec.nodes_per_request
+        })  # fmt: skip
+    for share in spec.nodes_per_request:
         accepted = shared_budget(order, batches, share)
         place = {"analysis": "shared_budget", "roots": "chain", "budget": share, "top_k": spec.top_k, "n": spec.batches}
         for policy, counts in accepted.items():

@@ -74,7 +74,8 @@ def cell_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int 
 def setting_summary(
     cells: pd.DataFrame, decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> pd.DataFrame:
-    """One row per setting, method, budget and drafter: the mean over domains of the cells' speedup and gain.
+    """One row per setting, method, budget and drafter: the mean over domains of the cells' speedup and gain, where they
+    have one.
 
     ``speedup_low``, ``speedup_high``, ``gain_low``, ``gain_high``: 95% intervals of the means, prompts resampled within
     each domain.
@@ -160,7 +161,7 @@ def repeat_summary(decode: pd.DataFrame, *, resamples: int = RESAMPLES, seed: in
     * ``prompts`` that the method and the DFlash baseline both have with every repeat, and how many ``repeats``.
     * ``prompt_gain``: mean over prompts of each prompt's gain, its repeats averaged first; with its 95%
       intervals ``prompt_gain_low``, ``prompt_gain_high`` (BCa) and ``prompt_gain_percentile_low``, ``.._high``.
-    * ``gain``, ``gain_low``, ``gain_high``: the ratio of the cells, as in `cell_summary`.
+    * ``gain``, ``gain_low``, ``gain_high``: the ratio of the cells, as in `cell_summary`, over these prompts.
     * ``repeat_gain_low``, ``repeat_gain_high``: smallest and largest cell gain of one repeat, and
       ``repeat_change_points`` between them in percentage points: the run-to-run spread of appendices D.2 and E.
     * `median_runs`.

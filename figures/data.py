@@ -17,6 +17,7 @@ import pandas as pd
 
 from cast.errors import CastError
 from cast.experiments import records
+from cast.experiments.files import sha256_file
 from cast.width.oracle import sweep_oracle
 
 from .inputs import SUMMARISED
@@ -168,15 +169,12 @@ class Study:
         return self.once((experiment, schema.name), lambda: read_rows(self.root, experiment, schema))
 
     def summarised(self, experiment: str, statistic: str, split: str | None) -> pd.DataFrame | None:
-        """The cells that a summary holds, by this statistic; None where it has none newer than the records."""
+        """The cells that a summary holds, by this statistic; None where it has none of these records."""
         if (experiment, statistic, split) == (SWEEP, "cell_summary", None):
             return self.cells if len(self.cells) else None
         if self.summary is None or SUMMARISED.get(experiment) != (statistic, split):
             return None
-        path = self.summary / f"{experiment}.parquet"
-        if not _is_newer(path, record_paths(self.root, experiment)):
-            return None
-        return _read_summary(path)
+        return _read_summary(self.summary / f"{experiment}.parquet", summary_of(self.root, experiment))
 
     def once(self, key: tuple, compute: Callable[[], Any]) -> Any:
         """What ``compute`` gives, computed once for this study; many claims rest on the same numbers."""
@@ -243,17 +241,16 @@ def load(
 
     root: the study's results folder; it may be empty, but it must exist.
     cells: a summary written by ``figures.summary``; by default <root>/summary/cells.parquet when it
-        is newer than every record. Without one the summaries are computed here (some seconds).
+        is of these records. Without one the summaries are computed here (some seconds).
     settings, domains: what the study was meant to measure, so that what is missing shows as missing.
-    Raises CastError for a broken record or a summary that does not exist.
+    Raises CastError for a broken record, or a summary that is given but does not exist or is of other records.
     """
     root = Path(root)
     check_folder(root)
     decode, latency = (read_rows(root, experiment, schema) for experiment, schema in _SCHEMAS.items())
     width_files = sorted(root.glob("width/*.json"))
     widths = {path.stem: read_json(path) for path in width_files}
-    inputs = [*record_paths(root, SWEEP), *width_files]
-    swept = _summaries(root, cells, decode, widths, inputs) if summarise else {}
+    swept = _summaries(root, cells, decode, widths) if summarise else {}
     found = [*widths, *_unique(decode, "setting"), *_unique(latency, "setting")]
     # Without sweep, probe and prediction a study is about what its other experiments measured.
     found = found or sorted({path.parent.name for path in root.glob("*/*/*.parquet")})
@@ -312,37 +309,47 @@ def read_rows(root: Path, experiment: str, schema) -> pd.DataFrame:
     return records.read_records(paths, schema) if paths else pd.DataFrame()
 
 
-def _summaries(root: Path, cells: Path | None, decode, widths, inputs: list[Path]) -> dict[str, pd.DataFrame]:
+def summary_of(root: Path, experiment: str) -> dict[str, str]:
+    """What a summary says that it is of: the experiment, and the checksum of each of its files."""
+    files = [*record_paths(root, experiment), *(sorted(root.glob("width/*.json")) if experiment == SWEEP else ())]
+    return {"experiment": experiment, **{str(path.relative_to(root)): sha256_file(path) for path in files}}
+
+
+def write_summary(frame: pd.DataFrame, path: Path, of: dict[str, str]) -> None:
+    """Keep a summary and what it is of, without which it is not read."""
+    frame.attrs = {"summary_of": of}  # pandas keeps them in the file
+    frame.to_parquet(path, index=False)
+
+
+def _summaries(root: Path, cells: Path | None, decode, widths) -> dict[str, pd.DataFrame]:
+    again = f"write it anew with `python -m figures summary --records {root} --out {cells}`"
+    if cells is not None and not Path(cells).is_file():
+        raise CastError(f"no summary at {cells}; {again}")
+    paths, of = summary_paths(Path(cells) if cells else _default_summary(root)), summary_of(root, SWEEP)
+    found = {name: _read_summary(path, of) for name, path in paths.items()}
+    if all(frame is not None for frame in found.values()):
+        return found
     if cells is not None:
-        if not Path(cells).is_file():
-            raise CastError(f"no summary at {cells}; write it with `python -m figures summary --records {root}`")
-        return _swept(Path(cells))
-    default = _default_summary(root)
-    return _swept(default) if _is_newer(default, inputs) else summaries(decode, widths)
+        raise CastError(f"{cells} is no summary of the width sweep in {root} as it is now; {again}")
+    return summaries(decode, widths)
 
 
 def _default_summary(root: Path) -> Path:
     return root / "summary" / "cells.parquet"
 
 
-def _is_newer(path: Path, sources: list[Path]) -> bool:
-    """Whether the file is there, and no source was written after it."""
-    return path.is_file() and all(source.stat().st_mtime <= path.stat().st_mtime for source in sources)
-
-
-def _swept(cells: Path) -> dict[str, pd.DataFrame]:
-    return {name: _read_summary(path) for name, path in summary_paths(cells).items()}
-
-
-def _read_summary(path: Path) -> pd.DataFrame:
+def _read_summary(path: Path, of: dict[str, str]) -> pd.DataFrame | None:
+    """The summary in this file; None where there is none, or one of something else."""
+    if not path.is_file():
+        return None
     try:
-        return pd.read_parquet(path)
+        frame = pd.read_parquet(path)
     except (OSError, ValueError) as error:  # pyarrow's errors derive from these
         reason = " ".join(str(error).split())[:120]
-        raise CastError(
-            f"the summary in {path.parent} is incomplete or damaged ({reason}); "
-            f"delete {path.parent} and run the study, or python -m figures summary, again"
-        ) from error
+        raise CastError(f"{path} is incomplete or damaged ({reason}); delete it, and it is computed anew") from error
+    if frame.attrs.pop("summary_of", None) != of:
+        return None
+    return frame
 
 
 def read_json(path: Path) -> dict:

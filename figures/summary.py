@@ -22,10 +22,11 @@ from .panels import cells_of
 def write(records: Path, out: Path, experiment: str = data.SWEEP) -> list[Path]:
     """Compute the summary of an experiment and write its files, all or none. Returns the paths written."""
     data.check_folder(records)
+    of = data.summary_of(records, experiment)  # before they are read: a record written meanwhile makes it stale
     frames = _of_sweep(records, out) if experiment == data.SWEEP else {out: _of_cells(records, experiment)}
     with complete_or_absent(out.parent) as scratch:
         for path, frame in frames.items():
-            frame.to_parquet(scratch / path.name, index=False)
+            data.write_summary(frame, scratch / path.name, of)
     return list(frames)
 
 

@@ -1,6 +1,7 @@
 """Every artefact renders from a full, a partial, a failed and an empty study, without torch."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -216,19 +217,24 @@ def test_a_broken_width_file_is_one_line(folder, tmp_path, capsys):
     assert "is not valid JSON" in capsys.readouterr().err
 
 
-def test_the_summary_is_read_while_it_is_newer_than_the_records(full_study, monkeypatch):
+def test_the_summary_is_read_while_it_is_of_these_records(full_study, monkeypatch):
     def never(*_):
         raise AssertionError("summaries were computed again")
 
     monkeypatch.setattr(data, "summaries", never)
     study = data.load(full_study)
     assert set(study.settings) == set(DEPLOYMENTS)
-    (full_study / "width" / "smollm2_bf16.json").touch()
+    width = full_study / "width" / "smollm2_bf16.json"
+    width.touch()
+    data.load(full_study)
+    before = width.stat()
+    width.write_text(width.read_text() + "\n")
+    os.utime(width, ns=(before.st_atime_ns, before.st_mtime_ns))  # copied with its time from elsewhere
+    cells = full_study / "summary" / "cells.parquet"
     with pytest.raises(AssertionError):
         data.load(full_study)
-    summary_file = full_study / "summary" / "cells.parquet"
-    summary_file.touch()
-    data.load(full_study)
+    with pytest.raises(CastError, match=r"no summary of the width sweep in .* as it is now; write it anew"):
+        data.load(full_study, cells=cells)
 
 
 def test_a_failed_rendering_leaves_the_old_files(full_study, tmp_path, monkeypatch):
@@ -264,12 +270,14 @@ def one_prompt_study(tmp_path_factory):
     return folder.root
 
 
-@pytest.mark.parametrize("damage", ["junk", None])
-def test_a_damaged_or_incomplete_summary_is_named(full_study, tmp_path, damage):
+@pytest.mark.parametrize(
+    ("damage", "told"), [("junk", "is incomplete or damaged"), (None, "is no summary of the width sweep")]
+)
+def test_a_damaged_or_incomplete_summary_is_named(full_study, tmp_path, damage, told):
     cells = tmp_path / "cells.parquet"
     if damage:
         cells.write_text(damage)
     else:
         data.load(full_study).cells.to_parquet(cells)
-    with pytest.raises(CastError, match="incomplete or damaged"):
+    with pytest.raises(CastError, match=told):
         data.load(full_study, cells=cells)

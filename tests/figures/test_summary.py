@@ -10,7 +10,7 @@ from synthetic_records import plausible_sweep
 from cast.errors import CastError
 from cast.experiments import statistics
 from cast.experiments.records import DECODE
-from figures import artefacts, data, inputs, panels, summary, table4
+from figures import artefacts, data, inputs, panels, summary, table4, table7
 from figures.__main__ import main
 
 FP32 = "smollm2_fp32"
@@ -59,9 +59,10 @@ def test_cells_are_computed_where_the_summary_is_older_or_of_another_statistic(f
     assert study.summarised("drafter_comparison", "seed_summary", None) is None
     assert study.summarised("drafter_comparison", "cell_summary", "block_size") is None
     (record,) = data.record_paths(folder.root, "drafter_comparison")
-    os.utime(record, (path.stat().st_mtime + 1,) * 2)
+    pd.read_parquet(record).iloc[:-1].to_parquet(record, index=False)
+    os.utime(record, (path.stat().st_mtime - 1,) * 2)
     with pytest.raises(AssertionError, match="resampled again"):
-        table4.build(study)
+        table4.build(data.load(folder.root))
 
 
 def test_a_summary_of_records_that_are_gone_shows_nothing(folder):
@@ -69,6 +70,36 @@ def test_a_summary_of_records_that_are_gone_shows_nothing(folder):
     (record,) = data.record_paths(folder.root, "drafter_comparison")
     record.unlink()
     assert panels.panel(data.load(folder.root), "drafter_comparison", "cell_summary").cells.empty
+
+
+@pytest.mark.parametrize("gone", ["drafter_comparison", data.SWEEP])
+def test_a_deleted_record_is_in_no_page(gone, folder):
+    """One of two domains, its summaries left behind: the other is shown, this one said not to be measured."""
+    for domain in ("math", "code"):
+        rows = plausible_sweep(FP32, domain)
+        folder.sweep(FP32, domain, rows)
+        rows = [row | {"experiment": "drafter_comparison"} for row in rows]
+        folder._write("drafter_comparison", FP32, domain, rows, DECODE, 1.0)
+    summary.write(folder.root, folder.root / "summary" / "cells.parquet")
+    summary.write(folder.root, folder.root / "summary" / "drafter_comparison.parquet", "drafter_comparison")
+    (folder.root / gone / FP32 / "code.parquet").unlink()
+    study = data.load(folder.root, settings=[FP32], domains=["math", "code"])
+    table = table4.build(study) if gone == "drafter_comparison" else table7.build(study)
+    ours = table.data[table.data["source"] == "ours"]
+    assert not ours[ours["domain"] == "math"].empty
+    found = panels.panel(study, gone, "cell_summary").cells
+    assert set(found["domain"]) == {"math"}
+
+
+@pytest.mark.parametrize("name", ["cells", "drafter_comparison"])
+def test_a_summary_of_something_else_under_this_name_is_not_read(name, folder):
+    compared(folder)
+    experiment = {"cells": "drafter_comparison", "drafter_comparison": data.SWEEP}[name]
+    folder.sweep(FP32, "code", plausible_sweep(FP32, "code"))
+    summary.write(folder.root, folder.root / "summary" / f"{name}.parquet", experiment)
+    study = data.load(folder.root)
+    assert set(study.cells["domain"]) == {"code"}
+    assert set(panels.panel(study, "drafter_comparison", "cell_summary").cells["domain"]) == {"math"}
 
 
 def test_the_cells_of_the_sweep_are_those_of_its_summary(full_study, never):

@@ -131,7 +131,7 @@ def mean_of_gains(chain, tree):
 @pytest.mark.parametrize("of_means", [gain_of_means, mean_of_gains])
 @pytest.mark.parametrize(("prompts", "least"), [(5, 0.90), (8, 0.92), (12, 0.925), (40, 0.935), (100, 0.94)])
 def test_the_interval_covers_the_true_gain(prompts, least, of_means, method, record_property):
-    """8,000 simulated studies, times skewed, chain and tree correlated: 95% intervals cover in 95%, of few prompts in 91%."""
+    """8,000 simulated studies, times skewed, chain and tree correlated: 95% intervals cover 95%, few prompts 91%."""
     above, below = missed([paired(prompts, seed=2, studies=8000)], of_means, method)
     record_property("coverage", 1 - above - below)
     print(f"{prompts} prompts, {of_means.__name__}, {method}: {1 - above - below:.1%}, {above:.1%} too high")

@@ -83,6 +83,20 @@ def test_under_another_time_limit_a_finished_job_goes_on_and_under_the_same_it_m
         assert without_limit.done == {"a"}
 
 
+def test_an_interrupt_while_the_first_unit_is_synced_does_not_lose_it(output, monkeypatch):
+    """Its line is whole by then; the checkpoint was once removed, as if nothing were in it."""
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(os, "fsync", interrupted)
+        with Partial(output, "d") as partial:
+            partial.append("a", [{"x": 1}], 1.0)
+    with Partial(output, "d") as partial:
+        assert partial.done == {"a"}
+
+
 @pytest.mark.parametrize("torn", [b'{"key": "b", "content": [', b"\x00\x00\x00", b'{"key": 1}\n', b"{}"])
 def test_a_torn_last_line_is_cut_off_and_writing_goes_on(output, torn):
     with Partial(output, "d") as first:

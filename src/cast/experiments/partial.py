@@ -126,7 +126,7 @@ class Partial:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self.units:
+        if self._file.closed or self._holds_a_unit():
             self._close()
         else:
             self.discard()  # nothing to continue from
@@ -167,6 +167,12 @@ class Partial:
         """Remove the checkpoint: its rows are in the record now."""
         self.path.unlink(missing_ok=True)
         self._close()
+
+    def _holds_a_unit(self) -> bool:
+        """Whether there is something to continue from: also a unit written whole, but interrupted before it counted."""
+        with contextlib.suppress(OSError):  # a disk that refused a unit holds no whole one
+            return bool(self.units or self._read()[1])
+        return False
 
     def _beat(self) -> None:
         """Keep the claim alive, however long a unit takes."""
